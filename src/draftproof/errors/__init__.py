@@ -1,0 +1,24 @@
+"""User-visible errors: codes, messages and explanations. Imports nothing of the rest of the package."""
+
+from draftproof.errors.base import (
+    ContractError,
+    DrafterError,
+    DraftproofError,
+    DraftproofWarning,
+    ModelError,
+    RequestError,
+)
+from draftproof.errors.catalog import ALL, explanation
+from draftproof.errors.explanation import Explanation
+
+__all__ = [
+    "ALL",
+    "ContractError",
+    "DrafterError",
+    "DraftproofError",
+    "DraftproofWarning",
+    "Explanation",
+    "ModelError",
+    "RequestError",
+    "explanation",
+]

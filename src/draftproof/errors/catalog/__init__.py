@@ -1,0 +1,24 @@
+"""Every explanation, by code and by name. One file a family."""
+
+from __future__ import annotations
+
+from draftproof.errors.catalog import drafters, models, requests, targets, verify
+from draftproof.errors.explanation import Explanation
+
+ALL: tuple[Explanation, ...] = (
+    *verify.EXPLANATIONS,
+    *models.EXPLANATIONS,
+    *targets.EXPLANATIONS,
+    *drafters.EXPLANATIONS,
+    *requests.EXPLANATIONS,
+)
+_INDEX: dict[str, Explanation] = {key.lower(): entry for entry in ALL for key in (entry.code, entry.name)}
+
+
+def explanation(code: str) -> Explanation:
+    """The explanation for a code (`DP105`) or a name (`logit-row-count-mismatch`), whatever the case.
+
+    Raises:
+        KeyError: no error has that code or name.
+    """
+    return _INDEX[code.strip().lower()]

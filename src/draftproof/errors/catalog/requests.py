@@ -1,0 +1,308 @@
+"""Explanations of DP4xx: what is wrong with a prompt or with a sampling parameter."""
+
+from __future__ import annotations
+
+from draftproof.errors.explanation import Explanation
+
+_PROMPTS: tuple[Explanation, ...] = (
+    Explanation(
+        code="DP401",
+        name="empty-prompt",
+        title="The prompt has no tokens.",
+        meaning=(
+            "A causal language model predicts the token after the ones it has seen. With an empty prompt "
+            "it has seen none, so there is nothing to predict from."
+        ),
+        triggers=(
+            "An empty string, with a tokenizer that puts no begin token in front.",
+            "An empty list of token ids.",
+            "A variable or file that was expected to hold the prompt and is empty.",
+        ),
+        fix="Give the model at least one token; to let it write freely, pass its begin token or a newline.",
+        before='llm.generate("")',
+        after='llm.generate("Once upon a time")',
+        prevention="Check for empty input where the prompts are read, and report which record was empty.",
+    ),
+    Explanation(
+        code="DP402",
+        name="prompt-too-long",
+        title="The prompt does not fit the context with room for one new token.",
+        meaning=(
+            "The prompt and the output share the model's context. The prompt alone already fills it, so "
+            "not one token can be generated. Nothing is cut off silently, because a cut prompt asks "
+            "another question."
+        ),
+        triggers=(
+            "A document longer than the model's context length.",
+            "`max_model_len` set lower than the prompt needs.",
+            "A chat whose history has grown turn by turn.",
+        ),
+        fix=(
+            "Shorten the prompt, raise `max_model_len` up to what the model supports, or take a "
+            "longer-context model."
+        ),
+        before='llm = LLM("smollm2-135m", max_model_len=512)\nllm.generate(prompt_of_600_tokens)',
+        after='llm = LLM("smollm2-135m", max_model_len=2048)\nllm.generate(prompt_of_600_tokens)',
+        prevention="Count tokens before sending: prompt tokens + 1 must not exceed `max_model_len`.",
+    ),
+    Explanation(
+        code="DP403",
+        name="token-id-out-of-range",
+        title="A token id of the prompt is not in the model's vocabulary.",
+        meaning=(
+            "Token ids are row numbers of the model's embedding. This one is negative or past the last "
+            "row, so the prompt was made for another model."
+        ),
+        triggers=(
+            "Ids made with another model's tokenizer.",
+            "A tokenizer with added tokens that the model was never resized for.",
+            "Padding or ignore marks such as -100 left in the ids.",
+        ),
+        fix="Tokenize with the tokenizer of this model, or pass text and let draftproof tokenize it.",
+        before="llm.generate([[1, 2, -100]])",
+        after="llm.generate([[1, 2]])",
+        prevention="Keep text, not ids, wherever prompts are stored; ids belong to one tokenizer.",
+    ),
+    Explanation(
+        code="DP404",
+        name="bad-prompt-type",
+        title="The prompt is neither text nor a list of token ids.",
+        meaning="A prompt is a string or a list of whole numbers; several prompts are a list of these.",
+        triggers=(
+            "Messages with roles passed to `generate` instead of `chat`.",
+            "None, a number or bytes where the text should be.",
+            "Token ids as floating-point numbers, or a batch of ids nested one level too deep.",
+        ),
+        fix="Pass a string, a list of token ids, or a list of either; pass chat messages to `chat`.",
+        before='llm.generate([{"role": "user", "content": "Hi"}])',
+        after='llm.chat([{"role": "user", "content": "Hi"}])',
+        prevention=(
+            "Annotate the variable that holds prompts (`list[str]`) and let a type checker look after it."
+        ),
+    ),
+    Explanation(
+        code="DP405",
+        name="no-chat-template",
+        title="The model's tokenizer has no chat template.",
+        meaning=(
+            "A chat template turns messages into the exact text the model was trained on. This tokenizer "
+            "brings none, and a guessed one would lower quality without a word."
+        ),
+        triggers=(
+            "A base model, which was never trained to chat.",
+            "A folder that lacks `chat_template.jinja` or the template in `tokenizer_config.json`.",
+        ),
+        fix=(
+            "Use the instruct variant of the model, add its template to the folder, or call `generate` "
+            "with plain text."
+        ),
+        before='LLM("./base-model").chat([{"role": "user", "content": "Name a colour."}])',
+        after='LLM("./base-model").generate("My favourite colour is")',
+        prevention="When copying a model folder, copy all of it, the tokenizer's files included.",
+    ),
+    Explanation(
+        code="DP406",
+        name="bad-messages",
+        title="The chat messages do not have the expected form.",
+        meaning=(
+            "A chat is a list of messages, each a dictionary with a `role` and a `content`; the model's "
+            "template also decides which roles it takes and in which order."
+        ),
+        triggers=(
+            "A single string instead of a list of messages.",
+            "A message without `role` or `content`, or with content that is not text.",
+            "A role the template refuses, or two messages in a row from the same side where it wants turns.",
+        ),
+        fix="Pass `[{'role': 'user', 'content': '...'}]`, with the roles the model's template knows.",
+        before='llm.chat("Hi")',
+        after='llm.chat([{"role": "user", "content": "Hi"}])',
+        prevention="Build messages in one place in your code, so that each has both keys.",
+    ),
+)
+
+_SAMPLING: tuple[Explanation, ...] = (
+    Explanation(
+        code="DP420",
+        name="bad-temperature",
+        title="The temperature is not a number from 0 to 1000000.",
+        meaning=(
+            "Logits are divided by the temperature before a token is drawn. 0 is greedy decoding (always "
+            "the likeliest token), 1 the model's own distribution, higher is more random. Below 0 the "
+            "order would be turned upside down; NaN and infinity have no distribution at all."
+        ),
+        triggers=(
+            "A negative temperature, often -1 meant as `not set`.",
+            "NaN or infinity from an earlier calculation.",
+            "A string from a form or an environment variable, or True.",
+        ),
+        fix=(
+            "Pass 0 for greedy decoding, a number such as 0.8 to sample, or leave it out for the model's "
+            "default."
+        ),
+        before="SamplingParams(temperature=-1)",
+        after="SamplingParams(temperature=0)",
+        prevention="Use None, not -1, for `not set`; convert input to float where it enters your program.",
+    ),
+    Explanation(
+        code="DP421",
+        name="bad-top-p",
+        title="top_p is not above 0 and at most 1.",
+        meaning=(
+            "top_p keeps the likeliest tokens until their probabilities add up to this share. A share of "
+            "0 keeps nothing; more than 1 can never be reached."
+        ),
+        triggers=(
+            "top_p=0, meant as `off` or as `greedy`.",
+            "A percentage such as 95.",
+            "A string, NaN or True.",
+        ),
+        fix="Pass a share such as 0.95; 1 turns it off; for greedy decoding set temperature=0.",
+        before="SamplingParams(temperature=0.8, top_p=95)",
+        after="SamplingParams(temperature=0.8, top_p=0.95)",
+        prevention="Leave out what you do not want to change: None takes the model's default.",
+    ),
+    Explanation(
+        code="DP422",
+        name="bad-top-k",
+        title="top_k is not a whole number of at least -1.",
+        meaning="top_k keeps that many of the likeliest tokens; 0 and -1 keep all of them.",
+        triggers=(
+            "A number below -1.",
+            "A fraction such as 0.5 or 20.0.",
+            "A string or True.",
+        ),
+        fix="Pass a whole number such as 20, or 0 for all tokens.",
+        before="SamplingParams(temperature=1.0, top_k=20.0)",
+        after="SamplingParams(temperature=1.0, top_k=20)",
+        prevention="Keep counts in int variables; `int(...)` them where they are read from text or JSON.",
+    ),
+    Explanation(
+        code="DP423",
+        name="bad-min-p",
+        title="min_p is not a number from 0 to 1.",
+        meaning=(
+            "min_p drops every token whose probability is below this share of the likeliest token's "
+            "probability. 0 drops nothing, 1 keeps only the likeliest."
+        ),
+        triggers=(
+            "A percentage such as 5.",
+            "A negative number, meant as `off`.",
+            "A string, NaN or True.",
+        ),
+        fix="Pass a share such as 0.05, or 0 to turn it off.",
+        before="SamplingParams(temperature=1.0, min_p=5)",
+        after="SamplingParams(temperature=1.0, min_p=0.05)",
+        prevention="Leave out what you do not want to change: None takes the model's default.",
+    ),
+    Explanation(
+        code="DP424",
+        name="bad-seed",
+        title="The seed is not a whole number that fits 64 bits.",
+        meaning=(
+            "The seed and the position of a token fix the random numbers that choose it, so a seed fixes "
+            "the text, with any drafter or none. It is a signed 64-bit number: -2**63 to 2**63 - 1."
+        ),
+        triggers=(
+            "An unsigned 64-bit hash or a UUID as a number.",
+            "A floating-point number, such as a time in seconds.",
+            "A string or True.",
+        ),
+        fix="Pass an int in range; leave the seed out to have one drawn (the result's `seed` reports it).",
+        before="SamplingParams(temperature=0.8, seed=18446744073709551615)",
+        after="SamplingParams(temperature=0.8, seed=18446744073709551615 % 2**63)",
+        prevention="Reduce hashes with `% 2**63` before using them as seeds.",
+    ),
+    Explanation(
+        code="DP425",
+        name="bad-max-tokens",
+        title="max_tokens is not a whole number of at least 1.",
+        meaning=(
+            "max_tokens is the most tokens to generate; the output is never longer, drafted tokens included."
+        ),
+        triggers=(
+            "0, or -1 meant as `no limit`.",
+            "None: there is always a limit here.",
+            "What is left of a budget after subtracting more than there was.",
+        ),
+        fix=(
+            "Pass the number of tokens you are ready to wait for; the context length limits the output as"
+            " well."
+        ),
+        before="SamplingParams(max_tokens=-1)",
+        after="SamplingParams(max_tokens=1024)",
+        prevention="When computing a budget, use `max(1, budget - used)` or do not send the request.",
+    ),
+    Explanation(
+        code="DP426",
+        name="bad-stop-strings",
+        title="A stop string is empty or not a string.",
+        meaning=(
+            "The output ends where one of the stop strings appears in the text. An empty string appears "
+            "everywhere, so the output would end before it began."
+        ),
+        triggers=(
+            "An empty entry, e.g. from splitting a setting at commas.",
+            "Token ids in `stop` instead of `stop_token_ids`.",
+            "Bytes, a set or None inside the list.",
+        ),
+        fix="Pass one string or a list of non-empty strings; put token ids into `stop_token_ids`.",
+        before='SamplingParams(stop=["\\n\\n", ""])',
+        after='SamplingParams(stop=["\\n\\n"])',
+        prevention="Drop empty entries where the list is made: `[s for s in stops if s]`.",
+    ),
+    Explanation(
+        code="DP427",
+        name="bad-stop-token-ids",
+        title="A stop token id is not a token id of the model.",
+        meaning=(
+            "stop_token_ids are whole numbers from 0 to the vocabulary size less one; the output ends "
+            "with the first of them. An id outside that range could never come up."
+        ),
+        triggers=(
+            "A negative id, e.g. from a lookup that found nothing.",
+            "A token's text instead of its id, or a single number instead of a list.",
+            "Ids of another model's tokenizer.",
+        ),
+        fix="Look the ids up in this model's tokenizer: `tokenizer.convert_tokens_to_ids('<|im_end|>')`.",
+        before="SamplingParams(stop_token_ids=[-1])",
+        after="SamplingParams(stop_token_ids=[2])",
+        prevention="Use `stop` with text where you can; the text does not depend on the tokenizer.",
+    ),
+    Explanation(
+        code="DP428",
+        name="bad-switch",
+        title="An on/off parameter is neither True nor False.",
+        meaning=(
+            "`ignore_eos`, `include_stop_str_in_output` and `skip_special_tokens` are switches. Other "
+            "values are refused because Python takes most of them, the string 'false' included, for true."
+        ),
+        triggers=(
+            "The string 'true' or 'false' from a form or an environment variable.",
+            "0, 1 or None.",
+        ),
+        fix="Pass True or False.",
+        before='SamplingParams(ignore_eos="false")',
+        after="SamplingParams(ignore_eos=False)",
+        prevention="Convert settings where they are read: `value.lower() == 'true'`.",
+    ),
+    Explanation(
+        code="DP429",
+        name="bad-generation-config",
+        title="The model's generation_config.json holds a sampling value that cannot be used.",
+        meaning=(
+            "Sampling fields that a request leaves out come from the model's generation_config.json. One "
+            "of them is out of its range, so the model's defaults are not what their author meant."
+        ),
+        triggers=(
+            "A hand-edited file with a typing error.",
+            'A value saved as text, e.g. "0.7" in quotation marks.',
+            "top_p of 0 or a negative temperature, meant as `off`.",
+        ),
+        fix="Correct or remove that field in generation_config.json; a missing field is neutral.",
+        before="SamplingDefaults.from_generation_config({'do_sample': True, 'temperature': '0.7'})",
+        after="SamplingDefaults.from_generation_config({'do_sample': True, 'temperature': 0.7})",
+        prevention="Write the file with Transformers' `GenerationConfig.save_pretrained`.",
+    ),
+)
+
+EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING)

@@ -1,0 +1,236 @@
+"""The target: a Hugging Face causal LM that takes flat rows of several sequences and gives logit rows and context features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from draftproof.errors import ModelError
+from draftproof.models.attention import AttentionSite, ForwardPass
+from draftproof.models.drafters.base import TargetInfo
+from draftproof.models.kv import SequenceKV
+from draftproof.models.linear import Route, best_route
+from draftproof.models.loading import load_causal_lm
+from draftproof.models.rows import Segment, TargetOutput
+from draftproof.models.structure import Structure, find_structure
+from draftproof.models.swap import swap_operators
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How to load a target.
+
+    Attributes:
+        dtype: ``"auto"``, ``"bfloat16"`` or ``"float32"``; `auto` is the checkpoint's own where this machine computes it well.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` ...; `auto` is CUDA where there is one.
+        route: how linears compute; the best row-invariant route when None.
+        trust_remote_code: run modelling code that comes with the checkpoint.
+    """
+
+    dtype: str = "auto"
+    device: str = "auto"
+    route: Route | None = None
+    trust_remote_code: bool = False
+
+
+class _Tapped:
+    """Catches hidden states on their way through the layers of one pass."""
+
+    def __init__(self) -> None:
+        self._wanted: frozenset[int] = frozenset()
+        self._caught: dict[int, torch.Tensor] = {}
+
+    def start(self, layer_ids: Sequence[int]) -> None:
+        self._wanted = frozenset(layer_ids)
+        self._caught = {}
+
+    def catch(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            del module, inputs
+            if layer in self._wanted:
+                self._caught[layer] = (output if isinstance(output, torch.Tensor) else output[0])[0]
+
+        return keep
+
+    def features(self, layer_ids: Sequence[int]) -> torch.Tensor:
+        """``[rows, num_taps * hidden]``."""
+        return torch.cat([self._caught[layer] for layer in layer_ids], dim=-1)
+
+
+class Target:
+    """A causal LM behind the seam the engine works with.
+
+    `forward` is row-invariant: a token's logit row and features depend, bit for bit, on its own sequence up to it, not on
+    what shares the pass nor on how the sequence was cut into passes (`self_test` checks it on this machine).
+    """
+
+    def __init__(self, model: nn.Module, name: str, route: Route | None = None) -> None:
+        self.model = model.eval()
+        self.name = name
+        self.structure: Structure = find_structure(model, name)
+        parameter = self.structure.embedding.weight
+        self.dtype, self.device = parameter.dtype, parameter.device
+        self.route = route or best_route(self.dtype, self.device)
+        self._site = AttentionSite()
+        self.structure.attach(self._site)
+        swap_operators(model, self.route)
+        self._lm_head: Callable[[torch.Tensor], torch.Tensor] = self.structure.lm_head()
+        self._tapped = _Tapped()
+        self._hooks: dict[int, Any] = {}
+        self._check_logit_rows()
+
+    @classmethod
+    def load(cls, path: Path, name: str | None = None, options: TargetOptions | None = None) -> Target:
+        """Load a checkpoint folder.
+
+        Raises:
+            ModelError: the folder is no usable causal LM (codes DP250 to DP269), or asks for what is not supported.
+        """
+        options = options or TargetOptions()
+        model = load_causal_lm(path, name or str(path), options.dtype, options.device, options.trust_remote_code)
+        return cls(model, name or str(path), options.route)
+
+    @property
+    def info(self) -> TargetInfo:
+        """What a drafter may borrow and is checked against."""
+        shape = self.structure
+        return TargetInfo(
+            name=self.name,
+            hidden_size=shape.hidden_size,
+            num_layers=shape.num_layers,
+            vocab_size=shape.vocab_size,
+            max_position=shape.max_position,
+            embedding=shape.embedding.weight.detach(),
+            lm_head=self._lm_head,
+            dtype=self.dtype,
+            device=self.device,
+            model_type=shape.model_type,
+        )
+
+    def new_sequence(self) -> SequenceKV:
+        """Empty keys and values for a sequence."""
+        return SequenceKV(self.structure.num_layers)
+
+    def _hook_taps(self, layer_ids: Sequence[int]) -> None:
+        """See to it that the outputs of these layers are caught; a hook once set stays and costs nothing when not asked."""
+        for layer in layer_ids:
+            if not 0 <= layer < self.structure.num_layers:
+                raise ModelError(
+                    "DP257",
+                    f"tap layers must lie in 0..{self.structure.num_layers - 1} ({self.name} has "
+                    f"{self.structure.num_layers} layers), got {layer}",
+                )
+            if layer not in self._hooks:
+                self._hooks[layer] = self.structure.tap_module(layer).register_forward_hook(self._tapped.catch(layer))
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment], taps: Sequence[int] = ()) -> TargetOutput:
+        """Run the tokens of all segments in one pass and append their keys and values.
+
+        Nothing is committed: call ``segment.kv.commit_to`` with the length to keep. When the pass fails, every
+        sequence is as it was.
+
+        Args:
+            segments: at least one, each of another sequence.
+            taps: layers whose outputs make up the context features, in this order; none for no features.
+
+        Raises:
+            ModelError: DP251, a different number of logit rows came than was asked for; DP257, no such tap; DP258, no room in the context.
+        """
+        self._check_room(segments)
+        tokens = torch.cat([segment.token_ids for segment in segments])
+        positions = torch.cat([self._positions(segment) for segment in segments])
+        wanted = _wanted_rows(segments, self.device)
+        self._hook_taps(taps)
+        self._tapped.start(taps)
+        self._site.current = ForwardPass(segments)
+        try:
+            logits = self._run(tokens, positions, wanted)
+            features = self._tapped.features(taps) if taps else None
+        finally:
+            self._site.current = None
+            self._tapped.start(())
+        if logits.shape[0] != wanted.shape[0]:
+            raise _row_mismatch(self.name, wanted.shape[0], logits.shape[0])
+        for segment in segments:
+            segment.kv.written = segment.kv.length + segment.count
+        return TargetOutput(logits, features)
+
+    def _positions(self, segment: Segment) -> torch.Tensor:
+        start = segment.kv.length
+        return torch.arange(start, start + segment.count, device=self.device)
+
+    def _run(self, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Logit rows ``[wanted, vocab]``."""
+        if wanted.shape[0] == 0:
+            self.structure.decoder(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+            return torch.empty(0, self.structure.vocab_size, dtype=self.dtype, device=self.device)
+        if self.structure.takes_logits_to_keep:
+            out = self.model(
+                input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=wanted
+            )
+            return out.logits[0]
+        out = self.model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+        if out.logits.shape[1] != tokens.shape[0]:
+            raise _row_mismatch(self.name, tokens.shape[0], out.logits.shape[1])
+        return out.logits[0, wanted]
+
+    def _check_room(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            end = segment.kv.length + segment.count
+            if end > self.structure.max_position:
+                raise ModelError(
+                    "DP258", f"position {end - 1} is beyond the context of {self.name}: {self.structure.max_position} tokens"
+                )
+
+    @torch.inference_mode()
+    def _check_logit_rows(self) -> None:
+        """Verification needs one logit row per candidate: find out at load time whether this model gives them."""
+        probe = torch.zeros(2, dtype=torch.long, device=self.device)
+        try:
+            self.forward([Segment(self.new_sequence(), probe, 0)])
+        except ModelError as error:
+            if error.code != "DP251":
+                raise
+            raise ModelError(
+                "DP252",
+                f"{self.name} gives logits for the last token only ({error.message}); verification needs one row per "
+                "candidate. Use a model class whose forward takes logits_to_keep, or returns logits for every position.",
+            ) from error
+
+    @torch.inference_mode()
+    def self_test(self) -> bool:
+        """Whether rows come out bit-identical alone, chunked and in company, on this machine, in this precision.
+
+        Runs 24 tokens as one pass, then as single rows and odd chunks beside a second sequence.
+        """
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(self.structure.vocab_size, (24,), generator=generator).to(self.device)
+        whole = self.forward([Segment(self.new_sequence(), tokens, 0)]).logits
+        mine, other = self.new_sequence(), self.new_sequence()
+        pieces = []
+        for length in (1, 5, 1, 10, 7):
+            chunk = tokens[mine.length : mine.length + length]
+            company = [Segment(other, tokens[length : length + 3], 3)] if length != 1 else []
+            output = self.forward([*company, Segment(mine, chunk, 0)])
+            pieces.append(output.logits)
+            mine.commit_to(mine.written)
+            other.commit_to(other.written)
+        return torch.equal(whole, torch.cat(pieces))
+
+
+def _wanted_rows(segments: Sequence[Segment], device: torch.device) -> torch.Tensor:
+    rows, at = [], 0
+    for segment in segments:
+        rows.append(torch.arange(at + segment.logits_from, at + segment.count, device=device))
+        at += segment.count
+    return torch.cat(rows)
+
+
+def _row_mismatch(name: str, expected: int, came: int) -> ModelError:
+    return ModelError("DP251", f"{name} returned {came} logit rows where {expected} were asked for")
