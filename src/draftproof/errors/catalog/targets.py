@@ -150,4 +150,20 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after='LLM("org/model-7B")',
         prevention="Train and run the drafter against the same unquantised weights.",
     ),
+    Explanation(
+        code="DP261",
+        name="tokenizer-unreadable",
+        title="The model's tokenizer cannot be loaded",
+        meaning="The weights are there, but the files that turn text into tokens are missing or damaged, or need code that is "
+        "not run unless asked for.",
+        triggers=(
+            "a folder saved with model.save_pretrained but without tokenizer.save_pretrained",
+            "a tokenizer with its own code, without trust_remote_code",
+            "tokenizer.json cut short",
+        ),
+        fix="Save or fetch the tokenizer into the same folder.",
+        before='model.save_pretrained("my-model")\nLLM("my-model")',
+        after='model.save_pretrained("my-model")\ntokenizer.save_pretrained("my-model")\nLLM("my-model")',
+        prevention="Keep model and tokenizer in one folder.",
+    ),
 )

@@ -1,0 +1,106 @@
+"""From what a user passes as a prompt to checked token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from draftproof.errors import RequestError
+
+Prompt = str | Sequence[int]
+"""A text, or its token ids."""
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: ``{"role": ..., "content": ...}`` each."""
+
+
+def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as a list. A list of ints is one prompt of token ids.
+
+    Raises:
+        RequestError: DP404, neither.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise _bad_type(prompts)
+    if prompts and all(isinstance(item, int) and not isinstance(item, bool) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: int) -> list[int]:
+    """Token ids of a prompt, checked.
+
+    Args:
+        tokenizer: a Transformers tokenizer; adds its special tokens to a text, as `tokenizer(text)` does.
+        prompt: text or token ids.
+        vocab_size: of the target.
+        max_length: most tokens the context holds; one place must be left for output.
+
+    Raises:
+        RequestError: DP401 empty, DP402 too long, DP403 id out of range, DP404 of another type.
+    """
+    if isinstance(prompt, str):
+        token_ids = list(tokenizer(prompt)["input_ids"])
+    elif isinstance(prompt, Sequence):
+        token_ids = [_token_id(item) for item in prompt]
+    else:
+        raise _bad_type(prompt)
+    if not token_ids:
+        raise RequestError("DP401", "the prompt is empty: expected at least one token, got none")
+    for index, token in enumerate(token_ids):
+        if not 0 <= token < vocab_size:
+            raise RequestError("DP403", f"prompt token ids must be in 0..{vocab_size - 1}, got {token} at index {index}")
+    if len(token_ids) >= max_length:
+        raise RequestError(
+            "DP402",
+            f"the prompt has {len(token_ids)} tokens and the context holds {max_length}, output included: shorten the prompt",
+        )
+    return token_ids
+
+
+def encode_chat(
+    tokenizer: Any, messages: Messages, vocab_size: int, max_length: int, options: Mapping[str, Any] | None
+) -> list[int]:
+    """Token ids of a conversation through the model's chat template, with the opening of the assistant's turn.
+
+    Args:
+        tokenizer: a Transformers tokenizer with a chat template.
+        messages: the conversation.
+        vocab_size: of the target.
+        max_length: most tokens the context holds.
+        options: extra variables for the template (`chat_template_kwargs`), e.g. ``{"enable_thinking": False}``.
+
+    Raises:
+        RequestError: DP405 no template, DP406 bad messages, and those of `encode_prompt`.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise RequestError("DP405", "this model has no chat template: use generate with a plain prompt")
+    _check_messages(messages)
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **dict(options or {})
+        )
+    except Exception as error:  # a template raises what it likes for a conversation it refuses
+        raise RequestError("DP406", f"the chat template refuses these messages: {error}") from error
+    # The template has already placed the special tokens.
+    token_ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return encode_prompt(tokenizer, token_ids, vocab_size, max_length)
+
+
+def _check_messages(messages: Messages) -> None:
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError("DP406", "messages must be a non-empty list of {'role': ..., 'content': ...}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
+            raise RequestError("DP406", f"messages[{index}] must have 'role' and 'content', got {message!r}")
+
+
+def _token_id(item: object) -> int:
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise RequestError("DP404", f"a prompt of token ids must hold whole numbers, got {item!r}")
+    return int(item)  # type: ignore[call-overload, no-any-return]
+
+
+def _bad_type(prompt: object) -> RequestError:
+    return RequestError("DP404", f"a prompt must be a string or a list of token ids, got {type(prompt).__name__}")
