@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from draftproof.engine import LLM, Completion, RequestResult, StreamEvent
+    from draftproof.engine import LLM, RequestResult, StreamEvent
     from draftproof.errors import DraftproofError
     from draftproof.sampling import SamplingParams
 
@@ -17,14 +17,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "draftproof.engine",
-    "Completion": "draftproof.engine",
     "RequestResult": "draftproof.engine",
     "StreamEvent": "draftproof.engine",
     "SamplingParams": "draftproof.sampling",
     "DraftproofError": "draftproof.errors",
 }
 
-__all__ = ["LLM", "Completion", "DraftproofError", "RequestResult", "SamplingParams", "StreamEvent", "__version__"]
+__all__ = ["LLM", "DraftproofError", "RequestResult", "SamplingParams", "StreamEvent", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -59,8 +59,9 @@ class TokenKinds:
         special = set(tokenizer.all_special_ids)
         special.update(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         # Some ids, such as an unknown token without the flag, are listed as special and decoded all the same.
-        skipped = {i for i in special if tokenizer.decode([i], skip_special_tokens=True) == ""}
-        return cls(frozenset(skipped), _byte_fallback_tokens(tokenizer))
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        skipped = frozenset(i for i in special if tokenizer.decode([i], **options) == "")
+        return cls(skipped, _byte_fallback_tokens(tokenizer))
 
 
 def _byte_fallback_tokens(tokenizer: Tokenizer) -> dict[int, int]:

@@ -38,21 +38,6 @@ def finish_reason(
     return "length" if output_index + 1 >= max_tokens else None
 
 
-def cut_block(
-    token_ids: Sequence[int], output_index: int, *, end_tokens: Collection[int], max_tokens: int
-) -> tuple[int, FinishReason | None]:
-    """How many of a block's tokens belong to the output, and why it ends there, if it does.
-
-    `output_index` is the place of the first of them; the rest as in `finish_reason`. Stop strings are
-    `OutputText`'s business.
-    """
-    for offset, token_id in enumerate(token_ids):
-        reason = finish_reason(token_id, output_index + offset, end_tokens=end_tokens, max_tokens=max_tokens)
-        if reason is not None:
-            return offset + 1, reason
-    return len(token_ids), None
-
-
 class StopMatcher:
     """Finds stop strings in text that arrives in pieces, and holds back what may turn out to begin one.
 

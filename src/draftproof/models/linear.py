@@ -8,6 +8,7 @@ Where packing is not to be had, products run in tiles of one fixed number of row
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 TILE_ROWS = 16
 """Rows of one product in `Route.TILES`: large enough to use the vector units, small enough to waste little on one row."""
@@ -85,7 +87,7 @@ class RowInvariantLinear(nn.Module):
         if self.route is Route.STOCK:
             return functional.linear(x, self._weight, self._bias)
         rows = x.reshape(-1, self.in_features)
-        out = self._packed(rows) if self.route is Route.PACKED else self._tiled(rows)
+        out = self._packed(rows) if self.route is Route.PACKED else tiled_linear(rows, self._weight, self._bias)
         return out.view(*x.shape[:-1], self.out_features)
 
     def _packed(self, rows: torch.Tensor) -> torch.Tensor:
@@ -95,11 +97,39 @@ class RowInvariantLinear(nn.Module):
         out = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
         return out[:1] if alone else out
 
-    def _tiled(self, rows: torch.Tensor) -> torch.Tensor:
-        count = rows.shape[0]
-        padded = functional.pad(rows, (0, 0, 0, -count % TILE_ROWS))
-        tiles = [functional.linear(tile, self._weight, self._bias) for tile in padded.split(TILE_ROWS)]
-        return torch.cat(tiles)[:count] if len(tiles) > 1 else tiles[0][:count]
-
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, route={self.route.value}"
+
+
+def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`F.linear` in products of `TILE_ROWS` rows each, the last one padded.
+
+    Args:
+        x: ``[..., in_features]``.
+        weight: ``[out_features, in_features]``.
+        bias: ``[out_features]`` or None.
+
+    Returns:
+        ``[..., out_features]``.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    count = rows.shape[0]
+    padded = functional.pad(rows, (0, 0, 0, -count % TILE_ROWS))
+    tiles = [functional.linear(tile, weight, bias) for tile in padded.split(TILE_ROWS)]
+    out = torch.cat(tiles)[:count] if len(tiles) > 1 else tiles[0][:count]
+    return out.view(*x.shape[:-1], weight.shape[0])
+
+
+class TiledFunctionalLinears(TorchFunctionMode):
+    """While active, every call of `F.linear` in a model's own code goes through `tiled_linear`.
+
+    For weights that are no `nn.Linear`: routers and experts of mixture models call `F.linear` on parameters of their own.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        # A mode is off inside its own handler, so the tiles' own products are not caught again.
+        chosen = tiled_linear if function is functional.linear else function
+        return chosen(*args, **(kwargs or {}))

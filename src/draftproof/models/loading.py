@@ -41,7 +41,7 @@ def load_causal_lm(path: Path, name: str, dtype: str, device: str, trust_remote_
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             path, config=config, dtype=kind, attn_implementation=NAME, trust_remote_code=trust_remote_code,
-            output_loading_info=True,
+            output_loading_info=True, **_experts(config),
         )
     except Exception as error:  # Transformers raises whatever its layers meet: all of it means "cannot be read"
         raise ModelError("DP250", f"cannot load {name}: {_one_line(error)}") from error
@@ -55,6 +55,11 @@ def _config(path: Path, name: str, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise ModelError("DP250", f"cannot read the configuration of {name}: {_one_line(error)}") from error
+
+
+def _experts(config: Any) -> dict[str, str]:
+    """Experts of a mixture model go one by one through `F.linear`: grouped products differ with the company of a row."""
+    return {"experts_implementation": "eager"} if hasattr(config, "num_experts_per_tok") else {}
 
 
 def _refuse_incomplete(report: Any, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from draftproof.errors import ModelError
 from draftproof.models.attention import AttentionSite, ForwardPass
 from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.kv import SequenceKV
-from draftproof.models.linear import Route, best_route
+from draftproof.models.linear import Route, TiledFunctionalLinears, best_route
 from draftproof.models.loading import load_causal_lm
 from draftproof.models.rows import Segment, TargetOutput
 from draftproof.models.structure import Structure, find_structure
-from draftproof.models.swap import swap_operators
+from draftproof.models.swap import has_free_weights, swap_operators
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Target:
         self._site = AttentionSite()
         self.structure.attach(self._site)
         swap_operators(model, self.route)
+        self._catch_linears = has_free_weights(model)
         self._lm_head: Callable[[torch.Tensor], torch.Tensor] = self.structure.lm_head()
         self._tapped = _Tapped()
         self._hooks: dict[int, Any] = {}
@@ -150,7 +152,8 @@ class Target:
         self._tapped.start(taps)
         self._site.current = ForwardPass(segments)
         try:
-            logits = self._run(tokens, positions, wanted)
+            with TiledFunctionalLinears() if self._catch_linears else nullcontext():
+                logits = self._run(tokens, positions, wanted)
             features = self._tapped.features(taps) if taps else None
         finally:
             self._site.current = None

