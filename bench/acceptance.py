@@ -1,6 +1,6 @@
 """Acceptance length by prompt group, greedy or sampled, beside decoding without a drafter.
 
-    python bench/acceptance.py --prompts dev.jsonl --drafter FOLDER --per-group 6 --max-tokens 128
+python bench/acceptance.py --prompts dev.jsonl --drafter FOLDER --per-group 6 --max-tokens 128
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prompts import read_prompts
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from draftproof import LLM, RequestResult, SamplingParams
+from prompts import read_prompts
 
 
 @dataclass
@@ -68,7 +68,9 @@ def measure(options: argparse.Namespace) -> dict[str, GroupFigures]:
         ignore_eos=options.ignore_eos,
     )
     figures: dict[str, GroupFigures] = {}
-    for prompt in track(read_prompts(options.prompts, options.per_group), "prompts", console=Console(stderr=True)):
+    for prompt in track(
+        read_prompts(options.prompts, options.per_group), "prompts", console=Console(stderr=True)
+    ):
         with_drafter = on.chat(prompt.messages, params)[0]
         without = off.chat(prompt.messages, params)[0]
         figures.setdefault(prompt.group, GroupFigures()).add(with_drafter, without)
@@ -76,16 +78,27 @@ def measure(options: argparse.Namespace) -> dict[str, GroupFigures]:
 
 
 def show(figures: dict[str, GroupFigures]) -> None:
-    table = Table("group", "prompts", "identical", "acceptance length", "accepted / drafted", "speed on / off")
+    table = Table(
+        "group", "prompts", "identical", "acceptance length", "accepted / drafted", "speed on / off"
+    )
     for group, sums in figures.items():
         share = f"{sums.accepted} / {sums.drafted}"
         identical = f"{sums.identical} of {sums.prompts}"
-        table.add_row(group, str(sums.prompts), identical, f"{sums.acceptance_length:.3f}", share, f"{sums.speed_ratio:.2f}")
+        table.add_row(
+            group,
+            str(sums.prompts),
+            identical,
+            f"{sums.acceptance_length:.3f}",
+            share,
+            f"{sums.speed_ratio:.2f}",
+        )
     Console(width=110).print(table)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--drafter", default="ngram")

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prompts import BenchPrompt, read_prompts
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from draftproof import LLM, RequestResult, SamplingParams
 from draftproof.models.drafters import write_random_checkpoint
+from prompts import BenchPrompt, read_prompts
 
 SAMPLINGS = {
     "greedy": {"temperature": 0.0},
@@ -82,7 +82,9 @@ class Engines:
         self._without: dict[tuple[str, str, int, int], RequestResult] = {}
 
     def compare(self, case: Case, prompt: BenchPrompt) -> dict[str, object]:
-        params = SamplingParams(**SAMPLINGS[case.sampling], seed=1234 + case.index, max_tokens=case.max_tokens, ignore_eos=True)
+        params = SamplingParams(
+            **SAMPLINGS[case.sampling], seed=1234 + case.index, max_tokens=case.max_tokens, ignore_eos=True
+        )
         on = self._drafting(case.drafter, case.block_size).chat(prompt.messages, params)[0]
         off = self._undrafted(case, prompt, params)
         return {
@@ -110,7 +112,9 @@ def run(options: argparse.Namespace) -> list[dict[str, object]]:
     many = read_prompts(options.prompts, options.per_group)
     few = [prompt for prompt in many if prompt.index < 2][:8]
     rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {json.dumps({name: row[name] for name in Case.__dataclass_fields__}, sort_keys=True) for row in rows}
+    done = {
+        json.dumps({name: row[name] for name in Case.__dataclass_fields__}, sort_keys=True) for row in rows
+    }
     todo = [(case, prompt) for case, prompt in cases(many, few) if case.key not in done]
     with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True)) as progress:
         engines = Engines(options.model, options.drafter, options.dtype, Path(folder))
@@ -125,7 +129,9 @@ def show(rows: list[dict[str, object]]) -> None:
     table = Table("drafter", "block", "sampling", "tokens each", "identical", "acceptance length")
     groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for row in rows:
-        groups.setdefault((row["drafter"], row["block_size"], row["sampling"], row["max_tokens"]), []).append(row)
+        groups.setdefault((row["drafter"], row["block_size"], row["sampling"], row["max_tokens"]), []).append(
+            row
+        )
     for key, members in groups.items():
         identical = sum(bool(row["identical"]) for row in members)
         mean = sum(float(str(row["acceptance_length"])) for row in members) / len(members)
@@ -134,7 +140,9 @@ def show(rows: list[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--drafter", required=True, help="folder of a DFlash checkpoint")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_tokenizers import NAMES, PIECES, TEXT, tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from draftproof.engine.detokenize import IncrementalDetokenizer, TokenKinds
 from draftproof.models.registry.cache import cache_root
+from support.tiny_tokenizers import NAMES, PIECES, TEXT, tiny_tokenizer
 
 FFFD = "\ufffd"
 KINDS = {name: TokenKinds.of(tiny_tokenizer(name)) for name in NAMES}

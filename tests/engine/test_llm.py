@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.llms import END, make_drafter, tiny_llm
-from support.scripted import ScriptedDrafter
-from support.tiny import random_tokens
 
 from draftproof import LLM, RequestResult, SamplingParams
 from draftproof.errors import DrafterError, ModelError, RequestError
+from support.llms import END, make_drafter, tiny_llm
+from support.scripted import ScriptedDrafter
+from support.tiny import random_tokens
 
 PROMPT = random_tokens(8, seed=4).tolist()
 FREE = {"temperature": 1.0, "seed": 3, "ignore_eos": True}

@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 import torch
-from support.llms import make_drafter, tiny_llm
-from support.scripted import ScriptedDrafter
-from support.tiny import random_tokens
 
 from draftproof import LLM, RequestResult, SamplingParams
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.step import decode_step, prefill
+from support.llms import make_drafter, tiny_llm
+from support.scripted import ScriptedDrafter
+from support.tiny import random_tokens
 
 TOKENS = 40
 SAMPLINGS = {

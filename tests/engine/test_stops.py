@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_tokenizers import NAMES, tiny_tokenizer
 
 from draftproof.engine.detokenize import TokenKinds
 from draftproof.engine.output_text import OutputText, Step
 from draftproof.engine.stops import StopMatcher, end_token_set, finish_reason
+from support.tiny_tokenizers import NAMES, tiny_tokenizer
 
 KINDS = {name: TokenKinds.of(tiny_tokenizer(name)) for name in NAMES}
 

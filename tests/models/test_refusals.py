@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny import CONFIGS, make_model, make_target, random_tokens
 from transformers import LlamaForCausalLM, MambaConfig, MambaForCausalLM, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -19,6 +18,7 @@ from draftproof.models.attention import NAME, register
 from draftproof.models.kv import SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target, TargetOptions
+from support.tiny import CONFIGS, make_model, make_target, random_tokens
 
 
 def saved(folder: Path, kind: str = "llama", **changes: Any) -> Path:
@@ -125,7 +125,7 @@ def built(kind: type[LlamaForCausalLM]) -> Target:
 
 
 def test_last_token_logits_only() -> None:
-    with pytest.raises(ModelError, match="one row per candidate.*logits_to_keep") as caught:
+    with pytest.raises(ModelError, match=r"one row per candidate.*logits_to_keep") as caught:
         built(LastTokenOnly)
     assert caught.value.code == "DP252"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.tiny import CONFIGS, VOCAB, make_model, make_target, random_tokens
 
 from draftproof.models.kv import SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target
+from support.tiny import CONFIGS, VOCAB, make_model, make_target, random_tokens
 
 LENGTH = 90
 BOTH = [torch.float32, torch.bfloat16]

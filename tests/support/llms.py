@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from support.tiny_tokenizers import tiny_tokenizer
-from support.tiny import make_target
 
 from draftproof import LLM
 from draftproof.models.drafters import load_drafter, write_random_checkpoint
 from draftproof.models.drafters.base import Drafter
+from support.tiny import make_target
+from support.tiny_tokenizers import tiny_tokenizer
 
 END = 2
 CHAT_TEMPLATE = (

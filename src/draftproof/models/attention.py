@@ -13,7 +13,7 @@ All of it in float32, whatever the weights' dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,26 @@ NAME = "draftproof_row_invariant"
 """Under which Transformers knows this attention (`attn_implementation`)."""
 TILE = 16
 """Query rows (times heads of a group) in one product."""
+_WITHOUT_EFFECT = frozenset(
+    {
+        "position_ids",
+        "position_embeddings",
+        "cache_position",
+        "use_cache",
+        "cache",
+        "past_key_values",
+        "is_causal",
+    }
+    | {
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "layer_idx",
+        "training",
+    }
+)
+"""What models pass to any attention and a causal one over stored keys has no use for."""
 TILES_TOGETHER = 4
 """Tiles handled by one batched call; more would copy keys for nothing."""
 
@@ -88,7 +108,9 @@ class AttentionSite:
     current: ForwardPass | None = None
 
 
-def _plan_tiles(start: int, count: int, group: int, window: int | None, device: torch.device) -> list[_TilePlan]:
+def _plan_tiles(
+    start: int, count: int, group: int, window: int | None, device: torch.device
+) -> list[_TilePlan]:
     tiles = -(-count * group // TILE)
     # A padding row behind the last query stands in for that query: it sees keys, so its softmax is finite, and is dropped.
     queries = start + (torch.arange(tiles * TILE, device=device) // group).clamp(max=count - 1)
@@ -99,7 +121,9 @@ def _plan_tiles(start: int, count: int, group: int, window: int | None, device: 
         lowest, highest = start + first * TILE // group, int(rows[-1, -1])
         first_block = 0 if window is None else max(0, lowest - window + 1) // KEY_BLOCK
         end_block = highest // KEY_BLOCK + 1
-        keys = torch.arange(first_block * KEY_BLOCK, end_block * KEY_BLOCK, device=device).view(-1, 1, 1, 1, KEY_BLOCK)
+        keys = torch.arange(first_block * KEY_BLOCK, end_block * KEY_BLOCK, device=device).view(
+            -1, 1, 1, 1, KEY_BLOCK
+        )
         distance = rows[None, None, :, :, None] - keys
         hidden = distance < 0
         if window is not None:
@@ -108,7 +132,9 @@ def _plan_tiles(start: int, count: int, group: int, window: int | None, device: 
     return plans
 
 
-def attend(queries: torch.Tensor, store: LayerKV, plans: Sequence[_TilePlan], rule: AttentionRule) -> torch.Tensor:
+def attend(
+    queries: torch.Tensor, store: LayerKV, plans: Sequence[_TilePlan], rule: AttentionRule
+) -> torch.Tensor:
     """Attention of one segment's queries over its sequence's stored keys and values (its own included).
 
     Args:
@@ -201,15 +227,19 @@ def _row_invariant_attention(
 ) -> tuple[torch.Tensor, None]:
     """Transformers' attention signature: `query` ``[1, heads, rows, dim]``, `key` and `value` ``[1, kv_heads, rows, dim]``.
 
-    `others` is what Transformers passes along for other implementations (positions, output flags); `refuse_unknown` at load
-    time has made sure that none of it changes the result.
+    `others` is what Transformers passes along for other implementations. A model that asks for something there that would
+    change the result is refused (at load time, since loading probes the model).
     """
-    del attention_mask, dropout, others
+    del attention_mask, dropout
+    _refuse_unknown(module, others)
     site = getattr(module, "draftproof_site", None)
     if site is None or site.current is None:
-        raise ModelError("DP256", f"attention of {type(module).__name__} was called outside a pass of draftproof's target")
-    layer = module.draftproof_layer
-    window = sliding_window if sliding_window is not None else module.draftproof_window
+        raise ModelError(
+            "DP256", f"attention of {type(module).__name__} was called outside a pass of draftproof's target"
+        )
+    layer: Any = module.draftproof_layer
+    own_window: Any = module.draftproof_window
+    window = sliding_window if sliding_window is not None else own_window
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     rule = AttentionRule(scale, window, softcap, s_aux)
     query, key, value = query[0], key[0], value[0]
@@ -223,6 +253,17 @@ def _row_invariant_attention(
         parts.append(attend(query[:, rows], store, site.current.plans(index, group, window), rule))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out.to(query.dtype)[None], None
+
+
+def _refuse_unknown(module: nn.Module, others: Mapping[str, Any]) -> None:
+    unknown = sorted(
+        name for name, value in others.items() if name not in _WITHOUT_EFFECT and value is not None
+    )
+    if unknown:
+        raise ModelError(
+            "DP253",
+            f"attention of {type(module).__name__} asks for {', '.join(unknown)}, which draftproof does not support",
+        )
 
 
 def register() -> None:

@@ -63,7 +63,9 @@ class RowInvariantLinear(nn.Module):
         route: how to compute; the best available when None.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, route: Route | None = None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, route: Route | None = None
+    ) -> None:
         super().__init__()
         self.route = route or best_route(weight.dtype, weight.device)
         self._shape = _Shape(weight.shape[1], weight.shape[0])
@@ -87,7 +89,9 @@ class RowInvariantLinear(nn.Module):
         if self.route is Route.STOCK:
             return functional.linear(x, self._weight, self._bias)
         rows = x.reshape(-1, self.in_features)
-        out = self._packed(rows) if self.route is Route.PACKED else tiled_linear(rows, self._weight, self._bias)
+        out = (
+            self._packed(rows) if self.route is Route.PACKED else tiled_linear(rows, self._weight, self._bias)
+        )
         return out.view(*x.shape[:-1], self.out_features)
 
     def _packed(self, rows: torch.Tensor) -> torch.Tensor:
@@ -127,7 +131,11 @@ class TiledFunctionalLinears(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
         # A mode is off inside its own handler, so the tiles' own products are not caught again.

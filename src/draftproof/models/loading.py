@@ -35,15 +35,23 @@ def load_causal_lm(path: Path, name: str, dtype: str, device: str, trust_remote_
     config = _config(path, name, trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(
-            "DP260", f"{name} is a quantised checkpoint ({_method(config)}); use the unquantised weights of the same model"
+            "DP260",
+            f"{name} is a quantised checkpoint ({_method(config)}); use the unquantised weights of the same model",
         )
     kind = _dtype(dtype, config, where)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=kind, attn_implementation=NAME, trust_remote_code=trust_remote_code,
-            output_loading_info=True, **_experts(config),
+            path,
+            config=config,
+            dtype=kind,
+            attn_implementation=NAME,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **_experts(config),
         )
-    except Exception as error:  # Transformers raises whatever its layers meet: all of it means "cannot be read"
+    except (
+        Exception
+    ) as error:  # Transformers raises whatever its layers meet: all of it means "cannot be read"
         raise ModelError("DP250", f"cannot load {name}: {_one_line(error)}") from error
     _refuse_incomplete(report, name)
     model.requires_grad_(False)
@@ -105,7 +113,11 @@ def _device(device: str) -> torch.device:
 
 def _method(config: Any) -> str:
     quantization = config.quantization_config
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else getattr(quantization, "quant_method", None)
+    method = (
+        quantization.get("quant_method")
+        if isinstance(quantization, dict)
+        else getattr(quantization, "quant_method", None)
+    )
     return json.dumps(str(getattr(method, "value", method)))
 
 

@@ -36,7 +36,9 @@ class RotaryTable(nn.Module):
         rows = position_ids[0]
         return cos[rows][None], sin[rows][None]
 
-    def _extended(self, x: torch.Tensor, highest: int, layer_type: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _extended(
+        self, x: torch.Tensor, highest: int, layer_type: str | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         more = () if layer_type is None else (layer_type,)
         chunks = []
         for start in range(0, highest + 1, _CHUNK):

@@ -55,7 +55,9 @@ class Structure:
                 module.draftproof_window = self.windows[layer]  # type: ignore[assignment]
                 found += 1
         if not found:
-            raise ModelError("DP253", f"the layers of {self.model_type} carry no layer_idx: its attention cannot be found")
+            raise ModelError(
+                "DP253", f"the layers of {self.model_type} carry no layer_idx: its attention cannot be found"
+            )
 
     def lm_head(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """The bare LM head as it now stands (after operators were swapped)."""
@@ -80,7 +82,10 @@ def find_structure(model: nn.Module, name: str) -> Structure:
     layers = _find_layers(decoder, config.num_hidden_layers, name)
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     if not isinstance(embedding, nn.Embedding) or model.get_output_embeddings() is None:  # type: ignore[operator]
-        raise ModelError("DP253", f"{name}: a plain token embedding and an LM head are needed, {config.model_type} has none")
+        raise ModelError(
+            "DP253",
+            f"{name}: a plain token embedding and an LM head are needed, {config.model_type} has none",
+        )
     return Structure(
         model=model,
         decoder=decoder,
@@ -100,7 +105,9 @@ def _find_layers(decoder: nn.Module, count: int, name: str) -> nn.ModuleList:
     for child in decoder.children():
         if isinstance(child, nn.ModuleList) and len(child) == count:
             return child
-    raise ModelError("DP253", f"{name}: expected a list of {count} decoder layers in {type(decoder).__name__}, found none")
+    raise ModelError(
+        "DP253", f"{name}: expected a list of {count} decoder layers in {type(decoder).__name__}, found none"
+    )
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:
@@ -110,7 +117,9 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 def _refuse_unsupported(model: nn.Module, config: Any, name: str) -> None:
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError("DP253", f"{name} is an encoder-decoder model; draftproof decodes causal language models")
+        raise ModelError(
+            "DP253", f"{name} is an encoder-decoder model; draftproof decodes causal language models"
+        )
     strange = sorted(set(getattr(config, "layer_types", None) or ()) - _POSITIONAL_LAYERS)
     if strange or getattr(model, "_is_stateful", False):
         raise ModelError(
@@ -120,8 +129,9 @@ def _refuse_unsupported(model: nn.Module, config: Any, name: str) -> None:
         )
     if config._attn_implementation != NAME or not getattr(model, "_supports_attention_backend", False):
         raise ModelError(
-            "DP253", f"{name}: the {config.model_type} code does not use Transformers' attention interface, so draftproof "
-            "cannot give it row-invariant attention. Use an architecture that does (Llama, Qwen, Mistral, Gemma, ...)."
+            "DP253",
+            f"{name}: the {config.model_type} code does not use Transformers' attention interface, so draftproof "
+            "cannot give it row-invariant attention. Use an architecture that does (Llama, Qwen, Mistral, Gemma, ...).",
         )
     for kind in _rope_types(config):
         if kind not in STATIC_ROPE_TYPES:

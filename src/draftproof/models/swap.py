@@ -35,8 +35,9 @@ def swap_operators(model: nn.Module, route: Route) -> None:
 def _twin(module: nn.Module, route: Route) -> nn.Module | None:
     if type(module) is nn.Linear:
         return RowInvariantLinear(module.weight, module.bias, route)
-    if type(module) is Conv1D:
-        return RowInvariantLinear(module.weight.t().contiguous(), module.bias, route)
+    if isinstance(module, Conv1D):
+        weight, bias = module.weight.t().contiguous(), module.bias  # stored transposed, unlike a linear
+        return RowInvariantLinear(weight, bias, route)
     if isinstance(module, _ACTIVATIONS):
         return ElementwiseModule(module)
     if type(module).__name__.endswith("RotaryEmbedding") and _has_frequencies(module):
@@ -45,7 +46,10 @@ def _twin(module: nn.Module, route: Route) -> nn.Module | None:
 
 
 def _has_frequencies(module: nn.Module) -> bool:
-    return any(name.endswith("inv_freq") and isinstance(buffer, torch.Tensor) for name, buffer in module.named_buffers())
+    return any(
+        name.endswith("inv_freq") and isinstance(buffer, torch.Tensor)
+        for name, buffer in module.named_buffers()
+    )
 
 
 def has_free_weights(model: nn.Module) -> bool:

@@ -94,7 +94,9 @@ class Target:
             ModelError: the folder is no usable causal LM (codes DP250 to DP269), or asks for what is not supported.
         """
         options = options or TargetOptions()
-        model = load_causal_lm(path, name or str(path), options.dtype, options.device, options.trust_remote_code)
+        model = load_causal_lm(
+            path, name or str(path), options.dtype, options.device, options.trust_remote_code
+        )
         return cls(model, name or str(path), options.route)
 
     @property
@@ -128,7 +130,9 @@ class Target:
                     f"{self.structure.num_layers} layers), got {layer}",
                 )
             if layer not in self._hooks:
-                self._hooks[layer] = self.structure.tap_module(layer).register_forward_hook(self._tapped.catch(layer))
+                self._hooks[layer] = self.structure.tap_module(layer).register_forward_hook(
+                    self._tapped.catch(layer)
+                )
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment], taps: Sequence[int] = ()) -> TargetOutput:
@@ -142,7 +146,8 @@ class Target:
             taps: layers whose outputs make up the context features, in this order; none for no features.
 
         Raises:
-            ModelError: DP251, a different number of logit rows came than was asked for; DP257, no such tap; DP258, no room in the context.
+            ModelError: DP251, another number of logit rows came than was asked for; DP257, no such tap; DP258, no room in
+                the context.
         """
         self._check_room(segments)
         tokens = torch.cat([segment.token_ids for segment in segments])
@@ -188,7 +193,8 @@ class Target:
             end = segment.kv.length + segment.count
             if end > self.structure.max_position:
                 raise ModelError(
-                    "DP258", f"position {end - 1} is beyond the context of {self.name}: {self.structure.max_position} tokens"
+                    "DP258",
+                    f"position {end - 1} is beyond the context of {self.name}: {self.structure.max_position} tokens",
                 )
 
     @torch.inference_mode()

@@ -323,7 +323,10 @@ _ENGINE = (
         title="max_model_len is not a length this model can have",
         meaning="max_model_len limits prompt and output together. It can shorten the model's own context, not lengthen it: "
         "positions the model never saw in training give garbage.",
-        triggers=("a max_model_len above the model's max_position_embeddings", "a length under 2, or not a whole number"),
+        triggers=(
+            "a max_model_len above the model's max_position_embeddings",
+            "a length under 2, or not a whole number",
+        ),
         fix="Leave it out for the model's own context, or pass a smaller whole number.",
         before='LLM("smollm2-135m", max_model_len=100_000)   # the model has 8,192 positions',
         after='LLM("smollm2-135m", max_model_len=4096)',

@@ -75,7 +75,10 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         title="The target has layers whose state cannot be rolled back",
         meaning="After a rejected draft the target must forget it. Attention forgets by position; recurrent, convolutional and "
         "linear-attention layers fold every token into one state and cannot.",
-        triggers=("Mamba, RWKV, Jamba, Qwen3-Next and other recurrent or hybrid models", "chunked or compressed attention layers"),
+        triggers=(
+            "Mamba, RWKV, Jamba, Qwen3-Next and other recurrent or hybrid models",
+            "chunked or compressed attention layers",
+        ),
         fix="Use a target with attention layers only.",
         before='LLM("state-spaces/mamba-130m-hf", drafter="ngram")',
         after='LLM("smollm2-135m", drafter="ngram")',
@@ -110,7 +113,10 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="tap-out-of-range",
         title="A tap layer does not exist in the target",
         meaning="The drafter asks for the output of a target layer by number, and the target has fewer layers.",
-        triggers=("a drafter trained for a larger target", "taps counted from 1, or with the embedding as layer 0"),
+        triggers=(
+            "a drafter trained for a larger target",
+            "taps counted from 1, or with the embedding as layer 0",
+        ),
         fix="Use a drafter made for this target; taps are 0-based and mean the output after that layer.",
         before='"target_layer_ids": [1, 16, 32]   # the target has 32 layers: 0..31',
         after='"target_layer_ids": [0, 15, 31]',
@@ -132,7 +138,10 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="bad-dtype-or-device",
         title="The dtype or device cannot be used",
         meaning="draftproof computes in bfloat16 or float32, on the CPU or on a device this PyTorch build can reach.",
-        triggers=('dtype="float16" or a misspelt dtype', 'device="cuda" with a CPU build of PyTorch, or without a GPU'),
+        triggers=(
+            'dtype="float16" or a misspelt dtype',
+            'device="cuda" with a CPU build of PyTorch, or without a GPU',
+        ),
         fix='Use dtype "auto", "bfloat16" or "float32"; use device "cpu" or install a PyTorch build for your GPU.',
         before='LLM("smollm2-135m", dtype="fp16")',
         after='LLM("smollm2-135m", dtype="bfloat16")',
@@ -142,8 +151,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         code="DP260",
         name="quantised-target",
         title="The target is a quantised checkpoint",
-        meaning="The checkpoint carries a quantization_config (GPTQ, AWQ, bitsandbytes, FP8 ...). Its kernels are not row-invariant "
-        "here, and a drafter trained on the unquantised model silently accepts less.",
+        meaning="The checkpoint carries a quantization_config (GPTQ, AWQ, bitsandbytes, FP8 ...). Its kernels are not "
+        "row-invariant here, and a drafter trained on the unquantised model silently accepts less.",
         triggers=("loading a -GPTQ, -AWQ, -FP8 or similar variant of a model",),
         fix="Load the unquantised weights of the same model.",
         before='LLM("org/model-7B-AWQ")',

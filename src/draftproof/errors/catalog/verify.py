@@ -164,7 +164,10 @@ _SHAPES = (
         name="empty-batch",
         title="There is no sequence to verify.",
         meaning="The batch size is 0. Most likely the caller's loop did not notice that all sequences had finished.",
-        triggers=("All sequences ended in the previous step.", "A filter removed every sequence from the batch."),
+        triggers=(
+            "All sequences ended in the previous step.",
+            "A filter removed every sequence from the batch.",
+        ),
         fix="Do not call verification for an empty batch.",
         before=(
             "compute_dflash_correct_drafts_and_bonus(candidates=candidates[:0], target_predict=candidates[:0])"
@@ -332,7 +335,10 @@ _DTYPES = (
         name="not-an-integer-tensor",
         title="A tensor that holds ids or counts is not of an integer type.",
         meaning="Token ids, top-k, seeds, positions and draft lengths are integers; floats are not rounded for you.",
-        triggers=("torch.tensor([5.0, 6.0]) or torch.zeros(...) without dtype=.", "Candidates and logits swapped."),
+        triggers=(
+            "torch.tensor([5.0, 6.0]) or torch.zeros(...) without dtype=.",
+            "Candidates and logits swapped.",
+        ),
         fix="Create the tensor with dtype=torch.int64.",
         before=(
             f"{_TARGET_ONLY}(\n"
@@ -349,8 +355,7 @@ _DTYPES = (
         triggers=("Token ids were passed as logits.", "Quantised logits were not scaled back."),
         fix="Pass the target's logits as they come out of the LM head.",
         before=(
-            f"{_TARGET_ONLY}(\n"
-            "    candidates=candidates, next_token_logits=logits.int(), sampling_info=info)"
+            f"{_TARGET_ONLY}(\n    candidates=candidates, next_token_logits=logits.int(), sampling_info=info)"
         ),
         after=(
             f"{_TARGET_ONLY}(\n"
@@ -394,7 +399,10 @@ _VALUES = (
         name="temperature-out-of-range",
         title="A temperature is not a positive number.",
         meaning="Logits are divided by the temperature, so it must be > 0 and finite.",
-        triggers=("Temperature 0 for greedy decoding, set in the tensor directly.", "A negative or NaN setting."),
+        triggers=(
+            "Temperature 0 for greedy decoding, set in the tensor directly.",
+            "A negative or NaN setting.",
+        ),
         fix=(
             "For greedy rows use SamplingInfo.of(temperature=0), which turns it into temperature 1 with top-k 1, or "
             "set these two yourself."
@@ -532,7 +540,10 @@ _VALUES = (
         name="draft-length-out-of-range",
         title="A draft length does not fit the candidates.",
         meaning="draft_lens counts the draft tokens of a sequence without its anchor: 0 to draft_token_num - 1.",
-        triggers=("The anchor was counted, too.", "Candidates were cut to a shorter rectangle than the lengths."),
+        triggers=(
+            "The anchor was counted, too.",
+            "Candidates were cut to a shorter rectangle than the lengths.",
+        ),
         fix="Subtract the anchor, or widen the candidates.",
         before=(
             "verify_drafter_invariant(\n"
@@ -554,7 +565,10 @@ _VALUES = (
             "With these two arguments the caller vouches for something about top_ks so that nobody has to look at it "
             "on the device. DRAFTPROOF_DEBUG=1 looks, and it is not so."
         ),
-        triggers=("A request with another top-k joined the batch.", "top-k 'all' was left out of the maximum."),
+        triggers=(
+            "A request with another top-k joined the batch.",
+            "top-k 'all' was left out of the maximum.",
+        ),
         fix="Recompute the value when the batch changes, or pass None.",
         before=(
             "import os\n"
@@ -652,7 +666,10 @@ _ROWS = (
         name="draft-probs-not-probabilities",
         title="A row of draft probabilities holds a negative number, NaN or infinity.",
         meaning="draft_probs are probabilities, >= 0 and finite; the row named in the message is not.",
-        triggers=("Logits or log-probabilities passed instead.", "NaN from a softmax over a fully masked row."),
+        triggers=(
+            "Logits or log-probabilities passed instead.",
+            "NaN from a softmax over a fully masked row.",
+        ),
         fix="Apply softmax to the drafter's logits.",
         before=(
             "q = torch.full((2, 3, 50), 1 / 50)\n"
