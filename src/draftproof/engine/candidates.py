@@ -47,7 +47,9 @@ class Candidates:
 
     def features_of(self, output: TargetOutput) -> torch.Tensor | None:
         """This sequence's context features, ``[n, num_taps * hidden]``; every row of a decode pass is a candidate."""
-        return None if output.features is None else output.features[self.first_row : self.first_row + self.count]
+        return (
+            None if output.features is None else output.features[self.first_row : self.first_row + self.count]
+        )
 
 
 def lay_out(anchors: Items[int], drafts: Items[torch.Tensor], device: torch.device) -> list[Candidates]:

@@ -92,7 +92,9 @@ class LLM:
         """An `LLM` around a target that is already in memory (tests, notebooks, models of your own making)."""
         llm = cls.__new__(cls)
         kinds = TokenKinds.of(tokenizer)
-        llm._loaded = _Loaded(target, tokenizer, kinds, defaults or SamplingDefaults(), end_token_ids, target.self_test())
+        llm._loaded = _Loaded(
+            target, tokenizer, kinds, defaults or SamplingDefaults(), end_token_ids, target.self_test()
+        )
         llm.max_model_len = _context_length(target, max_model_len)
         llm.drafter = drafter
         return llm
@@ -185,9 +187,13 @@ class LLM:
     def _generate_all(
         self, encoded: list[list[int]], params: SamplingParams | Items[SamplingParams] | None
     ) -> list[RequestResult]:
-        each = [params] * len(encoded) if params is None or isinstance(params, SamplingParams) else list(params)
+        each = (
+            [params] * len(encoded) if params is None or isinstance(params, SamplingParams) else list(params)
+        )
         if len(each) != len(encoded):
-            raise RequestError("DP430", f"expected one SamplingParams or {len(encoded)} of them, got {len(each)}")
+            raise RequestError(
+                "DP430", f"expected one SamplingParams or {len(encoded)} of them, got {len(each)}"
+            )
         sequences = [self._new_sequence(tokens, mine) for tokens, mine in zip(encoded, each, strict=True)]
         return [self._run(sequence) for sequence in sequences]
 
@@ -198,7 +204,9 @@ class LLM:
             prompt_token_ids=prompt,
             sampling=sampling,
             max_length=self.max_model_len,
-            end_token_ids=end_token_set(self._loaded.end_token_ids, sampling.stop_token_ids, sampling.ignore_eos),
+            end_token_ids=end_token_set(
+                self._loaded.end_token_ids, sampling.stop_token_ids, sampling.ignore_eos
+            ),
             kv=self.target.new_sequence(),
             draft_state=self.drafter.new_state() if self.drafter else None,
             text=self._output_text(prompt, sampling),
@@ -275,7 +283,9 @@ def _context_length(target: Target, asked: int | None) -> int:
     if asked is None:
         return own
     if isinstance(asked, bool) or not isinstance(asked, int) or not 2 <= asked <= own:
-        raise RequestError("DP431", f"max_model_len must be a whole number from 2 to {own} (the model's own), got {asked!r}")
+        raise RequestError(
+            "DP431", f"max_model_len must be a whole number from 2 to {own} (the model's own), got {asked!r}"
+        )
     return asked
 
 
@@ -284,7 +294,9 @@ def _load(path: Path, name: str, options: TargetOptions) -> _Loaded:
     target = Target.load(path, name, options)
     sound = target.self_test()
     if not sound and target.route is Route.PACKED:
-        target = Target.load(path, name, TargetOptions(options.dtype, options.device, Route.TILES, options.trust_remote_code))
+        target = Target.load(
+            path, name, TargetOptions(options.dtype, options.device, Route.TILES, options.trust_remote_code)
+        )
         sound = target.self_test()
     if not sound:
         warnings.warn(
@@ -306,7 +318,9 @@ def _tokenizer(path: Path, name: str, trust_remote_code: bool) -> Any:
         raise ModelError("DP261", f"cannot load the tokenizer of {name}: {''.join(first_line)}") from error
 
 
-def _generation_defaults(path: Path, target: Target, tokenizer: Any) -> tuple[SamplingDefaults, frozenset[int]]:
+def _generation_defaults(
+    path: Path, target: Target, tokenizer: Any
+) -> tuple[SamplingDefaults, frozenset[int]]:
     """Sampling defaults and end tokens: of the generation config, else of the model's config and tokenizer."""
     model_config: Any = target.model.config
     try:

@@ -50,7 +50,9 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: i
         raise RequestError("DP401", "the prompt is empty: expected at least one token, got none")
     for index, token in enumerate(token_ids):
         if not 0 <= token < vocab_size:
-            raise RequestError("DP403", f"prompt token ids must be in 0..{vocab_size - 1}, got {token} at index {index}")
+            raise RequestError(
+                "DP403", f"prompt token ids must be in 0..{vocab_size - 1}, got {token} at index {index}"
+            )
     if len(token_ids) >= max_length:
         raise RequestError(
             "DP402",
@@ -103,4 +105,6 @@ def _token_id(item: object) -> int:
 
 
 def _bad_type(prompt: object) -> RequestError:
-    return RequestError("DP404", f"a prompt must be a string or a list of token ids, got {type(prompt).__name__}")
+    return RequestError(
+        "DP404", f"a prompt must be a string or a list of token ids, got {type(prompt).__name__}"
+    )

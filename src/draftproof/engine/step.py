@@ -84,9 +84,13 @@ def decode_step(target: Target, drafter: Drafter | None, sequences: Items[Sequen
         sequences: prefilled and unfinished.
     """
     clock = _Clock(sequences)
-    candidates = lay_out([sequence.anchor for sequence in sequences], _draft(drafter, sequences, target), target.device)
+    candidates = lay_out(
+        [sequence.anchor for sequence in sequences], _draft(drafter, sequences, target), target.device
+    )
     clock.mark("draft")
-    output = target.forward([mine.segment(s.kv) for mine, s in zip(candidates, sequences, strict=True)], _taps(drafter))
+    output = target.forward(
+        [mine.segment(s.kv) for mine, s in zip(candidates, sequences, strict=True)], _taps(drafter)
+    )
     clock.mark("target")
     verdicts = [_verify(s, mine, mine.rows_of(output)) for s, mine in zip(sequences, candidates, strict=True)]
     clock.mark("verify")
@@ -128,7 +132,7 @@ def _draft(drafter: Drafter | None, sequences: Items[Sequence], target: Target) 
 def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) -> tuple[int, int]:
     """Accepted length and bonus token of one sequence; `logits` are the candidates' own rows."""
     if sequence.sampling.is_greedy:
-        predict = logits.argmax(dim=-1)  # the first of equal maxima, hence the lowest id
+            predict = logits.argmax(dim=-1)
         accepted, bonus = compute_dflash_correct_drafts_and_bonus(
             candidates=candidates.matrix, target_predict=predict[None]
         )
@@ -144,7 +148,11 @@ def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) ->
 
 
 def _accept(
-    drafter: Drafter | None, sequence: Sequence, mine: Candidates, output: TargetOutput, verdict: tuple[int, int]
+    drafter: Drafter | None,
+    sequence: Sequence,
+    mine: Candidates,
+    output: TargetOutput,
+    verdict: tuple[int, int],
 ) -> CommittedBlock:
     """Commit what verification kept: tokens, the target's keys and values, the drafter's."""
     accepted, bonus = verdict

@@ -73,7 +73,11 @@ class DraftRequest:
 
 @dataclass(frozen=True)
 class DraftProposal:
-    """What a drafter answers: ``tokens`` int64 ``[k]`` on the target's device, ``0 <= k <= num_draft_tokens``."""
+    """What a drafter answers.
+
+    Attributes:
+        tokens: int64 ``[k]`` on the target's device, ``0 <= k <= num_draft_tokens``.
+    """
 
     tokens: torch.Tensor
 
@@ -97,7 +101,8 @@ class Drafter(Protocol):
 
         Args:
             state: the sequence's state; changed in place.
-            features: ``[n, num_taps * hidden]``, taps in the order of `tap_layer_ids`; None when there are no taps.
+            features: ``[n, num_taps * hidden]``, taps in the order of `tap_layer_ids`; None when there are no
+                taps.
             start: position of the first of the n tokens; must equal the number taken in so far.
         """
         ...

@@ -15,12 +15,12 @@ from torch.nn import functional
 from draftproof.errors import DrafterError
 from draftproof.models.drafters.base import DraftProposal, DraftRequest, TargetInfo
 from draftproof.models.drafters.checkpoint import Checkpoint
+from draftproof.models.drafters.choice import choose_tokens
 from draftproof.models.drafters.context import DFlashState, build_encoder
 from draftproof.models.drafters.dense import linear
 from draftproof.models.drafters.layer import Block, Tensors, build_layer
 from draftproof.models.drafters.rope import RotaryTable
 from draftproof.models.drafters.selector import CandidateSelector
-from draftproof.verify import SamplingInfo, gumbel_choice
 
 _FIRST_CAPACITY = 256
 
@@ -142,11 +142,7 @@ class DFlashDrafter:
         if self._selector is not None:
             anchor = int(request.tokens[-1])
             return self._selector.choose(hidden, logits, anchor, request.sampling, request.output_position)
-        if request.sampling.temperature <= 0:
-            # float32: bfloat16's own argmax is several times slower on a CPU. The first maximum is the lowest
-            # id.
-            return logits.float().argmax(-1)
-        return _sample(request, logits)
+        return choose_tokens(logits, request.sampling, request.output_position)
 
 
 def _check_in_step(request: DraftRequest) -> None:
@@ -168,22 +164,6 @@ def _blocks(requests: Sequence[DraftRequest], counts: Sequence[int]) -> list[Blo
         blocks.append(Block(slice(start, start + rows), state.cache, state.length))
         start += rows
     return blocks
-
-
-def _sample(request: DraftRequest, logits: torch.Tensor) -> torch.Tensor:
-    """The choice the target would make of these logits: same noise, same truncation, so they often agree."""
-    wish, count, device = request.sampling, logits.shape[0], logits.device
-    info = SamplingInfo.of(
-        temperature=wish.temperature,
-        top_k=wish.top_k,
-        top_p=wish.top_p,
-        min_p=wish.min_p,
-        batch_size=count,
-        device=device,
-    )
-    positions = torch.arange(request.output_position, request.output_position + count, device=device)
-    seeds = torch.full((count,), wish.seed, dtype=torch.int64, device=device)
-    return gumbel_choice(logits=logits, sampling_info=info, seeds=seeds, positions=positions)
 
 
 def _selector(top_k: int, weights: Tensors) -> CandidateSelector:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from draftproof.models.drafters.base import DraftSampling
+from draftproof.models.drafters.choice import candidate_noise
 from draftproof.models.drafters.dense import Linear
-from draftproof.verify import gumbel_noise
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,11 @@ class CandidateSelector:
         candidates = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1).indices.sort(dim=-1).values
         unary = logits.gather(-1, candidates).float()
         first, between = self._edges(hidden, candidates, anchor)
-        temperature = sampling.temperature
-        noise = _noise(candidates, sampling, output_position) if temperature > 0 else torch.zeros_like(unary)
-        scale = 1.0 / temperature if temperature > 0 else 1.0
+        noise = candidate_noise(candidates, sampling, output_position)
+        temperature = sampling.temperature if sampling.temperature > 0 else 1.0
         # Everything is on hand for every predecessor, so the walk itself needs no tensor work.
-        initial = ((unary[0] + first).double() * scale + noise[0]).argmax()
-        best = ((unary[1:, None] + between).double() * scale + noise[1:, None]).argmax(-1).tolist()
+        initial = ((unary[0] + first).double() / temperature + noise[0]).argmax()
+        best = ((unary[1:, None] + between).double() / temperature + noise[1:, None]).argmax(-1).tolist()
         chosen = [int(initial)]
         for row in best:
             chosen.append(row[chosen[-1]])
@@ -73,10 +72,3 @@ class CandidateSelector:
         first = successors[0] @ (self.predecessors[anchor].float() * projected[0])
         before = self.predecessors[candidates[:-1]].float() * projected[1:, None]
         return first, before @ successors[1:].mT
-
-
-def _noise(candidates: torch.Tensor, sampling: DraftSampling, output_position: int) -> torch.Tensor:
-    slots, width = candidates.shape
-    positions = torch.arange(output_position, output_position + slots, device=candidates.device)
-    seeds = torch.full((slots * width,), sampling.seed, dtype=torch.int64, device=candidates.device)
-    return gumbel_noise(seeds, positions.repeat_interleave(width), candidates.flatten()).view(slots, width)
