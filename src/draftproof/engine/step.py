@@ -12,6 +12,7 @@ from draftproof.engine.candidates import Candidates, lay_out
 from draftproof.engine.results import PhaseSeconds, TextPiece
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.stops import finish_reason
+from draftproof.errors import ModelError
 from draftproof.models.drafters.base import Drafter, DraftRequest
 from draftproof.models.rows import Segment, TargetOutput
 from draftproof.models.target import Target
@@ -132,7 +133,9 @@ def _draft(drafter: Drafter | None, sequences: Items[Sequence], target: Target) 
 def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) -> tuple[int, int]:
     """Accepted length and bonus token of one sequence; `logits` are the candidates' own rows."""
     if sequence.sampling.is_greedy:
-            predict = logits.argmax(dim=-1)
+        # The first of equal maxima, hence the lowest id. In float32, where argmax is several times faster on a CPU.
+        predict = logits.float().argmax(dim=-1)
+        _refuse_nan(logits, predict)
         accepted, bonus = compute_dflash_correct_drafts_and_bonus(
             candidates=candidates.matrix, target_predict=predict[None]
         )
@@ -145,6 +148,14 @@ def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) ->
             positions=torch.tensor([sequence.output_length], device=logits.device),
         )
     return int(accepted[0]), int(bonus[0])
+
+
+def _refuse_nan(logits: torch.Tensor, predict: torch.Tensor) -> None:
+    """A NaN counts as the maximum, so looking at the maxima finds it."""
+    if logits.gather(-1, predict[:, None]).isnan().any():
+        raise ModelError(
+            "DP262", "the target gave NaN logits: its weights or its dtype are broken; try dtype='float32'"
+        )
 
 
 def _accept(

@@ -175,4 +175,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after='model.save_pretrained("my-model")\ntokenizer.save_pretrained("my-model")\nLLM("my-model")',
         prevention="Keep model and tokenizer in one folder.",
     ),
+    Explanation(
+        code="DP262",
+        name="target-gave-nan",
+        title="The target gave NaN logits",
+        meaning="Some logit of the target is not a number, so there is no likeliest token. The request stops; tokens it gave "
+        "before are sound.",
+        triggers=(
+            "weights that overflow in bfloat16",
+            "a damaged or half-trained checkpoint",
+        ),
+        fix='Load the model with dtype="float32"; if NaN stays, the weights are damaged: fetch them again.',
+        before='LLM("./my-model", dtype="bfloat16").generate("hi")',
+        after='LLM("./my-model", dtype="float32").generate("hi")',
+        prevention="Check a checkpoint of your own with one short generation after saving it.",
+    ),
 )

@@ -31,7 +31,8 @@ def fetch_snapshot(
             it needs a licence accepted.
     """
     code = ("*.py",) if trust_remote_code else ()
-    progress.note(f"looking for {repo} on the hub ...")
+    if not offline:
+        progress.note(f"looking for {repo} on the hub ...")
     folder = _snapshot(repo, revision, offline, (*_TEXT, "*.safetensors", *code))
     if not any(folder.glob("*.safetensors")):
         folder = _snapshot(repo, revision, offline, (*_TEXT, "pytorch_model*.bin", *code))

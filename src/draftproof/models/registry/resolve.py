@@ -54,7 +54,7 @@ def resolve_model(
     Args:
         spec: name, folder or hub id.
         revision: branch, tag or commit, for hub ids only.
-        offline: fetch nothing.
+        offline: fetch nothing; setting DRAFTPROOF_OFFLINE=1 in the environment says so for all calls.
         trust_remote_code: let Python code that comes with the model be fetched (hub) and later run.
         progress: where to report; None means a bar on stderr.
         known: the table of known names.
@@ -64,6 +64,7 @@ def resolve_model(
             DP207 to DP209 fetching a known model; DP210 its conversion; DP211 the cache folder; DP212 the
             cached copy is damaged; DP213 offline and not cached.
     """
+    offline = offline or os.environ.get("DRAFTPROOF_OFFLINE") == "1"
     report = progress if progress is not None else ConsoleProgress()
     entry = find_known(spec, known)
     if entry is not None:
