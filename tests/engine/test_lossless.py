@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -96,6 +97,16 @@ def test_a_mixed_batch_gives_what_each_gives_alone(drafter: str | None, dtype: t
             decode_step(llm.target, llm.drafter, running)
             running = [sequence for sequence in running if sequence.finish_reason is None]
     assert [sequence.output_token_ids for sequence in everyone] == expected
+
+
+def test_threads_may_share_a_target() -> None:
+    llm = with_drafter("llama", torch.float32, "dflash", 8)
+    expected = [llm.generate(PROMPTS[0], params("plain", seed=seed))[0].token_ids for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        came = list(
+            pool.map(lambda seed: llm.generate(PROMPTS[0], params("plain", seed=seed))[0].token_ids, range(4))
+        )
+    assert came == expected
 
 
 @pytest.mark.parametrize("drafter", ["dflash", "ngram"])

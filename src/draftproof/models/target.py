@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Target:
         self.dtype, self.device = parameter.dtype, parameter.device
         self.route = route or best_route(self.dtype, self.device)
         self._site = AttentionSite()
+        self._one_pass = threading.Lock()  # attention modules find their pass through the one site
         self.structure.attach(self._site)
         swap_operators(model, self.route)
         self._catch_linears = has_free_weights(model)
@@ -153,21 +155,33 @@ class Target:
         tokens = torch.cat([segment.token_ids for segment in segments])
         positions = torch.cat([self._positions(segment) for segment in segments])
         wanted = _wanted_rows(segments, self.device)
+        with self._one_pass:
+            logits, features = self._pass(segments, tokens, positions, wanted, tuple(taps))
+        if logits.shape[0] != wanted.shape[0]:
+            raise _row_mismatch(self.name, wanted.shape[0], logits.shape[0])
+        for segment in segments:
+            segment.kv.written = segment.kv.length + segment.count
+        return TargetOutput(logits, features)
+
+    def _pass(
+        self,
+        segments: Sequence[Segment],
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        taps: tuple[int, ...],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logit rows and features; leaves nothing behind in the model, even when it fails."""
         self._hook_taps(taps)
         self._tapped.start(taps)
         self._site.current = ForwardPass(segments)
         try:
             with TiledFunctionalLinears() if self._catch_linears else nullcontext():
                 logits = self._run(tokens, positions, wanted)
-            features = self._tapped.features(taps) if taps else None
+            return logits, self._tapped.features(taps) if taps else None
         finally:
             self._site.current = None
             self._tapped.start(())
-        if logits.shape[0] != wanted.shape[0]:
-            raise _row_mismatch(self.name, wanted.shape[0], logits.shape[0])
-        for segment in segments:
-            segment.kv.written = segment.kv.length + segment.count
-        return TargetOutput(logits, features)
 
     def _positions(self, segment: Segment) -> torch.Tensor:
         start = segment.kv.length
