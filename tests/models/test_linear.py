@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from draftproof.models.functional import RowInvariantFunctions
 from draftproof.models.linear import (
     Route,
     RowInvariantLinear,
-    TiledFunctionalLinears,
     packing_available,
     tiled_linear,
 )
@@ -80,7 +80,7 @@ def test_mode_catches_functional_linears_and_only_while_active() -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(96, 640), torch.randn(100, 640)
     whole = tiled_linear(x, weight)
-    with TiledFunctionalLinears():
+    with RowInvariantFunctions():
         rows = torch.cat([functional.linear(row[None], weight) for row in x])
         keyword = functional.linear(x, weight=weight)
     assert torch.equal(rows, whole)

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM, MambaConfig, MambaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    DiffLlamaConfig,
+    DogeConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from draftproof.errors import ModelError
@@ -162,3 +171,60 @@ def test_taps_and_context() -> None:
     with pytest.raises(ModelError) as caught:
         target.model(input_ids=random_tokens(3)[None])
     assert caught.value.code == "DP256"
+
+
+_SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [(DogeConfig(**_SMALL), "a mask of its own"), (DiffLlamaConfig(**_SMALL), "attends more than once")],
+    ids=["own mask", "attends twice"],
+)
+def test_attention_that_is_more_than_causal(config: Any, match: str, tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    refuse(tmp_path, "DP253", match)
+
+
+class Remembers(LlamaForCausalLM):
+    """Mixes every token with the one before it in the same pass: state that nobody declared."""
+
+    def forward(self, input_ids: Any = None, logits_to_keep: Any = 0, **others: Any) -> Any:
+        embedded = self.model.embed_tokens(input_ids)
+        mixed = embedded + torch.nn.functional.pad(embedded, (0, 0, 1, 0))[:, :-1]
+        hidden = self.model(inputs_embeds=mixed, **others).last_hidden_state
+        return CausalLMOutputWithPast(logits=self.lm_head(hidden[:, logits_to_keep]))
+
+
+def test_undeclared_state_between_tokens() -> None:
+    with pytest.raises(ModelError, match="in one pass or in several") as caught:
+        built(Remembers).self_test()
+    assert caught.value.code == "DP263"
+
+
+def test_code_that_fails_under_draftproof_is_refused() -> None:
+    class Fails(LlamaForCausalLM):
+        def forward(self, *args: Any, **others: Any) -> Any:
+            raise RuntimeError("no such thing")
+
+    with pytest.raises(ModelError, match="no such thing") as caught:
+        built(Fails)
+    assert caught.value.code == "DP253"
+
+
+def test_the_self_test_notices_stock_linears() -> None:
+    from draftproof.models.linear import Route
+
+    register()
+    model = make_model("llama", scale=0.3)
+    model.set_attn_implementation(NAME)
+    assert Target(model, "mine", Route.PACKED).self_test()
+    model = make_model("llama", scale=0.3)
+    model.set_attn_implementation(NAME)
+    assert not Target(model, "mine", Route.STOCK).self_test()

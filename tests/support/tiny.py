@@ -14,11 +14,14 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     OlmoeConfig,
     Phi3Config,
+    PhimoeConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
 )
 
@@ -77,6 +80,30 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "phi3": lambda: Phi3Config(**_SIZES),
     "gpt2": lambda: GPT2Config(**_GPT2),
     "gpt-neox": lambda: GPTNeoXConfig(**{k: v for k, v in _SIZES.items() if k != "num_key_value_heads"}),
+    "phimoe": lambda: PhimoeConfig(
+        **_SIZES,
+        sliding_window=24,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        attention_bias=True,
+        lm_head_bias=True,
+    ),
+    "qwen2-moe": lambda: Qwen2MoeConfig(
+        **_SIZES,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        shared_expert_intermediate_size=48,
+    ),
+    "gpt-oss": lambda: GptOssConfig(
+        **_SIZES,
+        head_dim=20,
+        sliding_window=24,
+        layer_types=_LAYERS,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    ),
     "olmoe": lambda: OlmoeConfig(**_SIZES, num_experts=4, num_experts_per_tok=2),
 }
 """One entry an architecture; small odd sizes where the common ones would hide a fault."""

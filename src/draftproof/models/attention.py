@@ -89,7 +89,17 @@ class ForwardPass:
     """One pass of the target: its segments, and the masks the layers share."""
 
     segments: Sequence[Segment]
+    windows: dict[int, int | None] = field(default_factory=dict)
+    """Window of every layer that has attended in this pass."""
     _plans: dict[tuple[int, int, int | None], list[_TilePlan]] = field(default_factory=dict)
+
+    def enter(self, layer: int, window: int | None) -> None:
+        """Note that a layer attends. A layer has one place for keys and values, so it may do so once a pass."""
+        if layer in self.windows:
+            raise ModelError(
+                "DP253", f"layer {layer} attends more than once in a pass, which draftproof does not support"
+            )
+        self.windows[layer] = window
 
     def plans(self, index: int, group: int, window: int | None) -> list[_TilePlan]:
         """How to go through segment `index` with `group` query heads per key head under a window."""
@@ -212,7 +222,7 @@ def _tree_sum(parts: torch.Tensor, first_block: int) -> torch.Tensor:
     return parts[0]
 
 
-def _row_invariant_attention(
+def row_invariant_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -230,8 +240,10 @@ def _row_invariant_attention(
     `others` is what Transformers passes along for other implementations. A model that asks for something there that would
     change the result is refused (at load time, since loading probes the model).
     """
-    del attention_mask, dropout
-    _refuse_unknown(module, others)
+    del dropout
+    _refuse_unknown(
+        module, others if attention_mask is None else {**others, "a mask of its own": attention_mask}
+    )
     site = getattr(module, "draftproof_site", None)
     if site is None or site.current is None:
         raise ModelError(
@@ -240,6 +252,7 @@ def _row_invariant_attention(
     layer: Any = module.draftproof_layer
     own_window: Any = module.draftproof_window
     window = sliding_window if sliding_window is not None else own_window
+    site.current.enter(layer, window)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     rule = AttentionRule(scale, window, softcap, s_aux)
     query, key, value = query[0], key[0], value[0]
@@ -268,4 +281,4 @@ def _refuse_unknown(module: nn.Module, others: Mapping[str, Any]) -> None:
 
 def register() -> None:
     """Make the attention known to Transformers under `NAME`. Harmless when done twice."""
-    AttentionInterface.register(NAME, _row_invariant_attention)
+    AttentionInterface.register(NAME, row_invariant_attention)

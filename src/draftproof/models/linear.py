@@ -8,7 +8,6 @@ Where packing is not to be had, products run in tiles of one fixed number of row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 TILE_ROWS = 16
 """Rows of one product in `Route.TILES`: large enough to use the vector units, small enough to waste little on one row."""
@@ -122,22 +120,3 @@ def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     tiles = [functional.linear(tile, weight, bias) for tile in padded.split(TILE_ROWS)]
     out = torch.cat(tiles)[:count] if len(tiles) > 1 else tiles[0][:count]
     return out.view(*x.shape[:-1], weight.shape[0])
-
-
-class TiledFunctionalLinears(TorchFunctionMode):
-    """While active, every call of `F.linear` in a model's own code goes through `tiled_linear`.
-
-    For weights that are no `nn.Linear`: routers and experts of mixture models call `F.linear` on parameters of their own.
-    """
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        del types
-        # A mode is off inside its own handler, so the tiles' own products are not caught again.
-        chosen = tiled_linear if function is functional.linear else function
-        return chosen(*args, **(kwargs or {}))

@@ -22,27 +22,30 @@ class RotaryTable(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
-        self._tables: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._tables: dict[tuple[Any, ...], tuple[torch.Tensor, ...]] = {}
 
-    def forward(
-        self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(cos, sin)``, each ``[1, rows, dim]`` in `x`'s dtype, for `position_ids` ``[1, rows]``."""
+    def __getattr__(self, name: str) -> Any:
+        """What a model reads off its rotary module (its config, say) is the inner module's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None) -> Any:
+        """What the inner module gives for `position_ids` ``[1, rows]``: ``(cos, sin)``, or one tensor of both, each
+        ``[1, rows, dim]``."""
         key = (layer_type, x.dtype, x.device)
         highest = int(position_ids.max())
         if key not in self._tables or self._tables[key][0].shape[0] <= highest:
             self._tables[key] = self._extended(x, highest, layer_type)
-        cos, sin = self._tables[key]
-        rows = position_ids[0]
-        return cos[rows][None], sin[rows][None]
+        rows = [table[position_ids[0]][None] for table in self._tables[key]]
+        return tuple(rows) if len(rows) > 1 else rows[0]
 
-    def _extended(
-        self, x: torch.Tensor, highest: int, layer_type: str | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _extended(self, x: torch.Tensor, highest: int, layer_type: str | None) -> tuple[torch.Tensor, ...]:
         more = () if layer_type is None else (layer_type,)
         chunks = []
         for start in range(0, highest + 1, _CHUNK):
             positions = torch.arange(start, start + _CHUNK, device=x.device)[None]
-            cos, sin = self.inner(x[:, :1], positions, *more)
-            chunks.append((cos[0], sin[0]))
-        return torch.cat([cos for cos, _ in chunks]), torch.cat([sin for _, sin in chunks])
+            out = self.inner(x[:, :1], positions, *more)
+            chunks.append(out if isinstance(out, tuple) else (out,))
+        return tuple(torch.cat([part[0] for part in parts]) for parts in zip(*chunks, strict=True))

@@ -30,6 +30,7 @@ class Structure:
         hidden_size, num_layers, vocab_size, max_position, model_type: of the text model.
         takes_logits_to_keep: whether `forward` can be told which logit rows to compute.
         windows: sliding window of each layer by the config's `layer_types`, None for full attention.
+        names_layer_types: whether the config has `layer_types`.
     """
 
     model: nn.Module
@@ -43,6 +44,7 @@ class Structure:
     model_type: str
     takes_logits_to_keep: bool
     windows: tuple[int | None, ...]
+    names_layer_types: bool
 
     def attach(self, site: AttentionSite) -> None:
         """Tell every attention module where it finds the pass it works for, its layer and its window."""
@@ -58,6 +60,12 @@ class Structure:
             raise ModelError(
                 "DP253", f"the layers of {self.model_type} carry no layer_idx: its attention cannot be found"
             )
+
+    def set_window(self, window: int) -> None:
+        """Give every attention layer this sliding window."""
+        for module in self.layers.modules():
+            if isinstance(getattr(module, "layer_idx", None), int):
+                module.draftproof_window = window  # type: ignore[assignment]
 
     def lm_head(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """The bare LM head as it now stands (after operators were swapped)."""
@@ -98,6 +106,7 @@ def find_structure(model: nn.Module, name: str) -> Structure:
         model_type=config.model_type,
         takes_logits_to_keep="logits_to_keep" in inspect.signature(model.forward).parameters,
         windows=_windows(config),
+        names_layer_types=bool(getattr(config, "layer_types", None)),
     )
 
 

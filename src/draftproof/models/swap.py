@@ -50,14 +50,3 @@ def _has_frequencies(module: nn.Module) -> bool:
         name.endswith("inv_freq") and isinstance(buffer, torch.Tensor)
         for name, buffer in module.named_buffers()
     )
-
-
-def has_free_weights(model: nn.Module) -> bool:
-    """Whether matrices are left that no swapped module owns (routers, experts): their products need `TiledFunctionalLinears`."""
-    owned = (RowInvariantLinear, nn.Embedding)
-    return any(
-        parameter.dim() >= 2
-        for module in model.modules()
-        if not isinstance(module, owned)
-        for parameter in module.parameters(recurse=False)
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from torch import nn
 from draftproof.errors import ModelError
 from draftproof.models.attention import AttentionSite, ForwardPass
 from draftproof.models.drafters.base import TargetInfo
+from draftproof.models.functional import OwnCalls, RowInvariantFunctions
 from draftproof.models.kv import SequenceKV
-from draftproof.models.linear import Route, TiledFunctionalLinears, best_route
+from draftproof.models.linear import Route, best_route
 from draftproof.models.loading import load_causal_lm
+from draftproof.models.masks import noting_masks
 from draftproof.models.rows import Segment, TargetOutput
 from draftproof.models.structure import Structure, find_structure
-from draftproof.models.swap import has_free_weights, swap_operators
+from draftproof.models.swap import swap_operators
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ class Target:
         self._one_pass = threading.Lock()  # attention modules find their pass through the one site
         self.structure.attach(self._site)
         swap_operators(model, self.route)
-        self._catch_linears = has_free_weights(model)
+        self._mode: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._lm_head: Callable[[torch.Tensor], torch.Tensor] = self.structure.lm_head()
         self._tapped = _Tapped()
         self._hooks: dict[int, Any] = {}
-        self._check_logit_rows()
+        self._seen_windows: dict[int, int | None] = {}
+        self._probe()
 
     @classmethod
     def load(cls, path: Path, name: str | None = None, options: TargetOptions | None = None) -> Target:
@@ -176,8 +179,9 @@ class Target:
         self._tapped.start(taps)
         self._site.current = ForwardPass(segments)
         try:
-            with TiledFunctionalLinears() if self._catch_linears else nullcontext():
+            with self._mode():
                 logits = self._run(tokens, positions, wanted)
+            self._seen_windows = self._site.current.windows
             return logits, self._tapped.features(taps) if taps else None
         finally:
             self._site.current = None
@@ -212,39 +216,85 @@ class Target:
                 )
 
     @torch.inference_mode()
-    def _check_logit_rows(self) -> None:
-        """Verification needs one logit row per candidate: find out at load time whether this model gives them."""
+    def _probe(self) -> None:
+        """Run two tokens and look at what the model does: better a failed load than a failed request."""
+        calls = OwnCalls()
+        self._mode = lambda: calls
         probe = torch.zeros(2, dtype=torch.long, device=self.device)
         try:
-            self.forward([Segment(self.new_sequence(), probe, 0)])
+            with noting_masks(self.model) as masks:
+                self.forward([Segment(self.new_sequence(), probe, 0)])
         except ModelError as error:
             if error.code != "DP251":
                 raise
+            raise self._last_token_only(error) from error
+        except Exception as error:  # whatever the model's own code raises
             raise ModelError(
-                "DP252",
-                f"{self.name} gives logits for the last token only ({error.message}); verification needs one row per "
-                "candidate. Use a model class whose forward takes logits_to_keep, or returns logits for every position.",
+                "DP253", f"{self.name}: the {self.structure.model_type} code fails under draftproof: {error}"
             ) from error
+        self._mode = RowInvariantFunctions if calls.found else nullcontext
+        self._adopt_windows(masks)
+
+    def _last_token_only(self, error: ModelError) -> ModelError:
+        return ModelError(
+            "DP252",
+            f"{self.name} gives logits for the last token only ({error.message}); verification needs one row per "
+            "candidate. Use a model class whose forward takes logits_to_keep, or returns logits for every position.",
+        )
+
+    def _adopt_windows(self, masks: Sequence[int | None]) -> None:
+        """Where a model puts its window into the mask alone, give it to the layers.
+
+        With `layer_types` in the config there is nothing to find out: `Structure.windows` has read them.
+        """
+        if self.structure.names_layer_types:
+            return
+        lost = {window for window in masks if window is not None} - set(self._seen_windows.values())
+        if not lost:
+            return
+        if len(set(masks)) > 1:
+            raise ModelError(
+                "DP253",
+                f"{self.name}: the {self.structure.model_type} code does not say which of its layers use the sliding window "
+                f"of {', '.join(map(str, sorted(lost)))}",
+            )
+        self.structure.set_window(lost.pop())
 
     @torch.inference_mode()
     def self_test(self) -> bool:
         """Whether rows come out bit-identical alone, chunked and in company, on this machine, in this precision.
 
-        Runs 24 tokens as one pass, then as single rows and odd chunks beside a second sequence.
+        Runs 48 tokens as one pass, then in odd pieces beside a second sequence.
+
+        Raises:
+            ModelError: DP263, the rows differ by more than rounding.
         """
         generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(self.structure.vocab_size, (24,), generator=generator).to(self.device)
+        tokens = torch.randint(self.structure.vocab_size, (48,), generator=generator).to(self.device)
         whole = self.forward([Segment(self.new_sequence(), tokens, 0)]).logits
         mine, other = self.new_sequence(), self.new_sequence()
         pieces = []
-        for length in (1, 5, 1, 10, 7):
+        for length in (1, 5, 1, 10, 1, 16, 3, 11):
             chunk = tokens[mine.length : mine.length + length]
             company = [Segment(other, tokens[length : length + 3], 3)] if length != 1 else []
             output = self.forward([*company, Segment(mine, chunk, 0)])
             pieces.append(output.logits)
             mine.commit_to(mine.written)
             other.commit_to(other.written)
-        return torch.equal(whole, torch.cat(pieces))
+        cut = torch.cat(pieces)
+        self._refuse_more_than_rounding(whole.float(), cut.float())
+        return torch.equal(whole, cut)
+
+    def _refuse_more_than_rounding(self, whole: torch.Tensor, cut: torch.Tensor) -> None:
+        scale = float(whole.abs().max())
+        allowed = (0.25 if self.dtype == torch.bfloat16 else 0.01) * scale
+        difference = float((whole - cut).abs().max())
+        if not difference <= allowed:
+            raise ModelError(
+                "DP263",
+                f"{self.name}: logits differ by {difference:.3g} (of {scale:.3g}) when the same tokens come in one pass or in "
+                f"several; the {self.structure.model_type} code keeps something between tokens that draftproof does not know of",
+            )
 
 
 def _wanted_rows(segments: Sequence[Segment], device: torch.device) -> torch.Tensor:

@@ -190,4 +190,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after='LLM("./my-model", dtype="float32").generate("hi")',
         prevention="Check a checkpoint of your own with one short generation after saving it.",
     ),
+    Explanation(
+        code="DP263",
+        name="hidden-state-between-tokens",
+        title="The target gives other logits when its tokens come in pieces",
+        meaning="The same tokens were run in one pass and in several, and the logits differed by far more than rounding. The "
+        "model keeps something from token to token besides its attention keys and values, so drafts could not be rolled back.",
+        triggers=(
+            "an architecture with convolutions or other state over tokens that its config does not name",
+            "remote code with a cache of its own",
+        ),
+        fix="Use a target whose layers are attention only.",
+        before='LLM("org/attention-plus-convolution")',
+        after='LLM("smollm2-135m")',
+        prevention="The check runs whenever a model is loaded: what loads, works.",
+    ),
 )
