@@ -190,7 +190,9 @@ def measure(setting: Setting, shape: str) -> list[Row]:
                 "amax": lambda case: case.read("amax"),
             }
             times = interleaved(ways, cases, setting.repeats)
-            slow = interleaved({"plain": lambda case, rule=rule: plain(case, rule)}, cases, setting.plain_repeats)
+            slow = interleaved(
+                {"plain": lambda case, rule=rule: plain(case, rule)}, cases, setting.plain_repeats
+            )
             read = min(times["sum"], times["amax"])
             rows.append(Row(shape, rule, accepted, nucleus, times["ours"], slow["plain"], read))
     return rows

@@ -1,0 +1,176 @@
+"""Which form of a rule runs, and the way from tensors to the compiled one and back.
+
+Compiled kernels run for logits on the CPU in float32, bfloat16 or float16 when numba can be imported; everything
+else goes the plain PyTorch way. Nothing about a batch's contents or size plays a part in that choice.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import itertools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from draftproof.verify.sampling_info import Filters
+
+Outcome = tuple[int, int, int, int]
+"""(fault, level, accepted, bonus) of one sequence; for a fault at a draft token, `bonus` is that token."""
+
+_MIN_SHARED_TOKENS = 1 << 17
+"""Fewer logits than this (rows at level 0 x vocabulary) are not worth a second thread."""
+
+
+@functools.cache
+def _compiled() -> ModuleType | None:
+    try:
+        from draftproof.verify.kernels import compiled
+    except ImportError:
+        return None
+    return compiled
+
+
+def available(logits: torch.Tensor) -> bool:
+    """Whether the compiled form runs for these logits."""
+    return (
+        logits.device.type == "cpu"
+        and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and _compiled() is not None
+    )
+
+
+def drafter_invariant(
+    candidates: torch.Tensor,
+    lens: torch.Tensor,
+    logits: torch.Tensor,
+    filters: Filters,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> list[Outcome]:
+    """`verify_drafter_invariant` after its checks: candidates int64 ``[bs, n]``, vectors int64 ``[bs]``."""
+    compiled, rows, settings = _require(), _rows(logits), _settings(filters)
+    arguments = (rows, _array(candidates), _array(lens), *settings, _array(seeds), _array(positions))
+    _, top_ks, top_ps, _ = settings
+    listing = bool(((top_ks > 1) & ((top_ks < rows.vocab) | (top_ps < 1.0))).any())
+    return _each(compiled.walk_drafter_invariant, arguments, rows, rows.vocab if listing else 0)
+
+
+def target_only(
+    candidates: torch.Tensor,
+    logits: torch.Tensor,
+    filters: Filters,
+    coins: torch.Tensor,
+    finals: torch.Tensor,
+    single: float,
+    acc: float,
+) -> list[Outcome]:
+    """The target-only rule after its checks: coins float64 ``[bs, n]``, finals float64 ``[bs]``."""
+    rows = _rows(logits)
+    settings = _settings(filters)
+    arguments = (rows, _array(candidates), *settings, _array(coins), _array(finals), single, acc)
+    return _each(_require().walk_target_only, arguments, rows, rows.vocab)
+
+
+def rejection(
+    candidates: torch.Tensor,
+    lens: torch.Tensor,
+    logits: torch.Tensor,
+    draft_probs: torch.Tensor,
+    filters: Filters,
+    coins: torch.Tensor,
+    finals: torch.Tensor,
+) -> list[Outcome]:
+    """The rejection rule after its checks: draft_probs float ``[bs, n - 1, vocab]``."""
+    if draft_probs.dtype not in (torch.float32, torch.float64):
+        draft_probs = draft_probs.to(torch.float32)
+    rows, q = _rows(logits), (_flat(draft_probs), draft_probs.stride())
+    settings = _settings(filters)
+    arguments = (rows, _array(candidates), _array(lens), *settings, *q, _array(coins), _array(finals))
+    return _each(_require().walk_rejection, arguments, rows, rows.vocab)
+
+
+def pack(outcomes: list[Outcome]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(accepted int32 ``[bs]``, bonus int64 ``[bs]``) of sound outcomes."""
+    accepted = torch.tensor([outcome[2] for outcome in outcomes], dtype=torch.int32)
+    return accepted, torch.tensor([outcome[3] for outcome in outcomes], dtype=torch.int64)
+
+
+def _require() -> ModuleType:
+    module = _compiled()
+    assert module is not None
+    return module
+
+
+def _rows(logits: torch.Tensor) -> Any:
+    """The logits' memory as `compiled.Rows`, without copying a row."""
+    compiled = _require()
+    row_stride, stride = logits.stride()
+    if logits.dtype == torch.float32:
+        base, half, kind = _flat(logits), np.empty(0, np.uint16), compiled.FLOAT32
+    else:
+        base, half = np.empty(0, np.float32), _flat(logits.view(torch.int16)).view(np.uint16)
+        kind = compiled.BFLOAT16 if logits.dtype == torch.bfloat16 else compiled.FLOAT16
+    return compiled.Rows(base, half, kind, row_stride, stride, logits.shape[1])
+
+
+def _flat(tensor: torch.Tensor) -> np.ndarray:
+    """The memory that a strided tensor spans, as one line; its strides still address it."""
+    tensor = tensor.detach()
+    if tensor.numel() == 0:
+        return tensor.new_empty(0).numpy()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).numpy()
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().numpy())
+
+
+def _settings(filters: Filters) -> tuple[np.ndarray, ...]:
+    return tuple(_array(v) for v in (filters.temperatures, filters.top_ks, filters.top_ps, filters.min_ps))
+
+
+def _each(walk: Callable[..., Outcome], arguments: tuple[Any, ...], rows: Any, listed: int) -> list[Outcome]:
+    """Walk every sequence, on as many threads as torch uses; whichever is free takes the next one.
+
+    A sequence is one thread's work from end to end, so results do not depend on the number of threads. Kernels
+    release the interpreter lock.
+    """
+    count = len(arguments[1])  # the candidates
+    outcomes: list[Outcome | None] = [None] * count
+    failures: list[BaseException] = []
+    queue = itertools.count()  # next() holds the interpreter lock, so no number is given out twice
+
+    def work() -> None:
+        scratch = _require().scratch_for(rows, listed)
+        while (b := next(queue)) < count:
+            outcomes[b] = walk(*arguments, b, scratch)
+
+    def help_out(done: _thread.LockType) -> None:
+        try:
+            work()
+        except BaseException as failure:  # handed to the caller below
+            failures.append(failure)
+        finally:
+            done.release()
+
+    helpers = min(torch.get_num_threads(), count) - 1 if count * rows.vocab >= _MIN_SHARED_TOKENS else 0
+    unfinished = []
+    for _ in range(helpers):
+        # `threading.Thread` waits until the thread runs, which takes as long as a row does.
+        done = _thread.allocate_lock()
+        done.acquire()
+        _thread.start_new_thread(help_out, (done,))
+        unfinished.append(done)
+    try:
+        work()
+    finally:
+        for done in unfinished:
+            done.acquire()
+    if failures:
+        raise failures[0]
+    return [outcome for outcome in outcomes if outcome is not None]
