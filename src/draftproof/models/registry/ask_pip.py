@@ -17,7 +17,7 @@ def main(project: str, filename: str) -> None:
     """Print one JSON object: ``urls`` of the wheel called `filename`, and how pip reaches them."""
     command = import_module("pip._internal.commands").create_command("download")
     options, _ = command.parse_args(
-        ["--quiet", "--retries", "2", "--no-deps", "--only-binary", ":all:", project],
+        ["--quiet", "--no-input", "--retries", "2", "--no-deps", "--only-binary", ":all:", project],
     )
     with command.main_context():
         session = command.get_default_session(options)

@@ -66,8 +66,8 @@ def pip_download(source: WheelSource, folder: Path) -> Path:
     """
     requirement = f"{source.project}=={source.version}"
     folder.mkdir(parents=True, exist_ok=True)
-    options = ("--quiet", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--dest", str(folder))
-    done = _run(["-m", "pip", "download", *options, requirement])
+    options = ("--quiet", "--no-input", "--no-deps", "--no-cache-dir", "--only-binary", ":all:")
+    done = _run(["-m", "pip", "download", *options, "--dest", str(folder), requirement])
     path = folder / source.filename
     if done.returncode != 0 or not path.is_file():
         raise _not_found(source, done.stderr)
