@@ -72,7 +72,7 @@ class LLM:
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        resolved = resolve_model(str(model), revision=revision)
+        resolved = resolve_model(str(model), revision=revision, trust_remote_code=trust_remote_code)
         options = TargetOptions(dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         self._loaded = _load(resolved.path, resolved.name, options)
         self.max_model_len = _context_length(self.target, max_model_len)
