@@ -23,8 +23,9 @@ TESTS ?=
 demo: $(VENV)/.package
 	$(BIN)/draftproof generate "$(PROMPT)" --drafter "$(DRAFTER)" --temperature 0 --max-tokens $(TOKENS) --compare
 
+# Two processes of one thread each: on a small machine, more threads than cores wait for each other.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests bench docs
