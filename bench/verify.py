@@ -3,6 +3,7 @@
     python bench/verify.py                 # the table of docs/verification.md
     python bench/verify.py --json          # the same as JSON
     python bench/verify.py --vocab 49152   # another vocabulary
+    python bench/verify.py --cpu-time      # one thread, its CPU time: for a machine that is busy with other work
 
 Every timing meets its logits out of the CPU's caches, as a fresh LM-head output of this size is: calls take turns over
 windows of one big pool of rows, shifted so that the rows they touch do not overlap, and the pool is larger than the
@@ -45,6 +46,11 @@ class Setting:
     repeats: int
     plain_repeats: int
     dtype: str
+    cpu_time: bool
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.thread_time() if self.cpu_time else time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -189,10 +195,9 @@ def measure(setting: Setting, shape: str) -> list[Row]:
                 "sum": lambda case: case.read("sum"),
                 "amax": lambda case: case.read("amax"),
             }
-            times = interleaved(ways, cases, setting.repeats)
-            slow = interleaved(
-                {"plain": lambda case, rule=rule: plain(case, rule)}, cases, setting.plain_repeats
-            )
+            times = interleaved(ways, cases, setting.repeats, setting.clock)
+            plain_way = {"plain": lambda case, rule=rule: plain(case, rule)}
+            slow = interleaved(plain_way, cases, setting.plain_repeats, setting.clock)
             read = min(times["sum"], times["amax"])
             rows.append(Row(shape, rule, accepted, nucleus, times["ours"], slow["plain"], read))
     return rows
@@ -204,7 +209,7 @@ def verify(case: Case, rule: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def interleaved(
-    ways: dict[str, Callable[[Case], object]], cases: Sequence[Case], repeats: int
+    ways: dict[str, Callable[[Case], object]], cases: Sequence[Case], repeats: int, clock: Callable[[], float]
 ) -> dict[str, float]:
     """Median microseconds of each way, taken in turns, each time on the next case."""
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -212,17 +217,18 @@ def interleaved(
     for _ in range(repeats):
         for name, way in ways.items():
             case = next(following)
-            start = time.perf_counter()
+            start = clock()
             way(case)
-            times[name].append((time.perf_counter() - start) * 1e6)
+            times[name].append((clock() - start) * 1e6)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def show(rows: list[Row], setting: Setting) -> None:
     """The table."""
+    clock = "CPU" if setting.cpu_time else "wall"
     table = Table(
         title=f"vocabulary {setting.vocab:,}, batch {setting.batch}, {setting.candidates} candidates, {setting.dtype}, "
-        f"temperature {setting.temperature}, top-p {setting.top_p}, {torch.get_num_threads()} threads"
+        f"temperature {setting.temperature}, top-p {setting.top_p}, {torch.get_num_threads()} thread(s), {clock} time"
     )
     for name in ("logits", "nucleus", "rule", "accepted"):
         table.add_column(name)
@@ -249,13 +255,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="0: torch's default")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--shape", default="both", choices=("peaked", "flat", "both"))
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="one thread, and its CPU time instead of wall time"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    if args.threads or args.cpu_time:
+        torch.set_num_threads(1 if args.cpu_time else args.threads)
     setting = Setting(
         args.vocab, args.batch, args.candidates, args.temperature, args.top_p, args.repeats, args.plain_repeats,
-        args.dtype,
+        args.dtype, args.cpu_time,
     )  # fmt: skip
     shapes = ("peaked", "flat") if args.shape == "both" else (args.shape,)
     rows = [row for shape in shapes for row in measure(setting, shape)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
 from draftproof import LLM, RequestResult, SamplingParams
 from draftproof.errors import DrafterError, ModelError, RequestError
+from draftproof.models.drafters.base import DraftProposal, DraftRequest
 from support.llms import END, make_drafter, tiny_llm
 from support.scripted import ScriptedDrafter
 from support.tiny import random_tokens
@@ -189,12 +193,119 @@ def test_chat_goes_through_the_template() -> None:
         ([[3, "x"]], "DP404", "'x'"),
         ([None], "DP404", "NoneType"),
         ([[3.5]], "DP404", "3.5"),
+        (b"abc", "DP404", "got bytes"),
+        ([b"abc"], "DP404", "got bytes"),
+        ("abc\ud800", "DP404", "surrogate pair at character 3"),
+        ([torch.tensor([6.5])], "DP404", "6.5"),
+        ([True, False], "DP404", "bool"),
     ],
 )
 def test_bad_prompts(prompt: object, code: str, match: str) -> None:
     with pytest.raises(RequestError, match=match) as caught:
         tiny_llm().generate(prompt, SamplingParams(max_tokens=4))  # type: ignore[arg-type]
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("form", [tuple, np.array, torch.tensor, lambda ids: [np.int64(i) for i in ids]])
+def test_token_ids_in_any_form(form: Callable[[list[int]], object]) -> None:
+    expected = tiny_llm().generate(PROMPT, SamplingParams(max_tokens=4))[0]
+    for prompt in (form(PROMPT), [form(PROMPT)]):
+        (result,) = tiny_llm().generate(prompt, SamplingParams(max_tokens=4))  # type: ignore[arg-type]
+        assert (result.token_ids, result.prompt_token_ids) == (expected.token_ids, PROMPT)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1}, 5, "greedy", [{"temperature": 1}]])
+def test_bad_params(params: object) -> None:
+    with pytest.raises(RequestError, match="SamplingParams") as caught:
+        tiny_llm().generate(PROMPT, params)  # type: ignore[arg-type]
+    assert caught.value.code == "DP432"
+
+
+class Proposes:
+    """A drafter of somebody's own making."""
+
+    name, max_draft_tokens, tap_layer_ids = "mine", 3, ()
+
+    def __init__(self, answer: Callable[[DraftRequest], object]) -> None:
+        self.answer = answer
+
+    def new_state(self) -> None:
+        return None
+
+    def extend(self, state: object, features: object, start: int) -> None:
+        pass
+
+    def propose(self, requests: list[DraftRequest]) -> list[object]:
+        answers = [self.answer(request) for request in requests]
+        return [DraftProposal(answer) for answer in answers if answer != "nothing"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        torch.tensor([99999]),
+        torch.tensor([-1]),
+        torch.tensor([1.0]),
+        torch.tensor([[3]]),
+        [3, 4],
+        None,
+        "nothing",
+    ],
+    ids=["beyond the vocabulary", "negative", "floats", "matrix", "list", "None", "no proposal"],
+)
+def test_bad_proposals_end_their_request_with_a_code(answer: object) -> None:
+    llm = tiny_llm().with_drafter(Proposes(lambda request: answer))  # type: ignore[arg-type]
+    with pytest.raises(DrafterError) as caught:
+        llm.generate(PROMPT, SamplingParams(max_tokens=4))
+    assert caught.value.code == "DP318"
+    assert (
+        tiny_llm().generate(PROMPT, SamplingParams(**FREE, max_tokens=48))[0].token_ids
+        == undrafted().token_ids
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("count", [0, 1, 3, 50])
+def test_proposals_of_any_length(count: int, dtype: torch.dtype) -> None:
+    script = undrafted().token_ids
+
+    def answer(request: DraftRequest) -> torch.Tensor:
+        return torch.tensor((script + [3] * 50)[request.output_position :][:count], dtype=dtype)
+
+    llm = tiny_llm().with_drafter(Proposes(answer))  # type: ignore[arg-type]
+    assert llm.generate(PROMPT, SamplingParams(**FREE, max_tokens=48))[0].token_ids == script
+
+
+@pytest.mark.parametrize(
+    ("drafter", "block_size"), [(5, None), (object(), None), (Proposes(lambda r: None), 4)]
+)
+def test_what_is_no_drafter(drafter: object, block_size: int | None) -> None:
+    with pytest.raises(DrafterError) as caught:
+        tiny_llm().with_drafter(drafter, block_size)  # type: ignore[arg-type]
+    assert caught.value.code == "DP317"
+
+
+@pytest.mark.parametrize("drafter", [None, "dflash"])
+def test_the_caller_s_autocast_and_default_dtype_change_nothing(drafter: str | None) -> None:
+    llm = tiny_llm().with_drafter(make_drafter(tiny_llm(), drafter, 8)) if drafter else tiny_llm()
+    asked = SamplingParams(**FREE, max_tokens=48)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert llm.generate(PROMPT, asked)[0].token_ids == undrafted().token_ids
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert llm.generate(PROMPT, asked)[0].token_ids == undrafted().token_ids
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_content_in_parts() -> None:
+    parts = [{"type": "text", "text": "hello"}, {"type": "text", "text": "there"}]
+    (came,) = tiny_llm().chat([{"role": "user", "content": parts}], SamplingParams(max_tokens=2))
+    (plain,) = tiny_llm().chat([{"role": "user", "content": "hello\nthere"}], SamplingParams(max_tokens=2))
+    assert came.prompt_token_ids == plain.prompt_token_ids
+    with pytest.raises(RequestError, match="image_url") as caught:
+        tiny_llm().chat([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
+    assert caught.value.code == "DP406"
 
 
 def test_no_prompts_no_results() -> None:

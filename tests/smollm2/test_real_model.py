@@ -88,5 +88,9 @@ def test_drafting_changes_nothing(drafter: str, sampling: str, tmp_path: Path) -
 
 @pytest.mark.skipif(not PROTOTYPE.is_dir(), reason="no prototype drafter beside the checkout")
 def test_a_trained_drafter_is_accepted() -> None:
-    result = smollm2("bfloat16").with_drafter(str(PROTOTYPE)).chat(chat(QUESTIONS[0]), SamplingParams(max_tokens=64))[0]
+    result = (
+        smollm2("bfloat16")
+        .with_drafter(str(PROTOTYPE))
+        .chat(chat(QUESTIONS[0]), SamplingParams(max_tokens=64))[0]
+    )
     assert result.stats.acceptance_length > 1.4

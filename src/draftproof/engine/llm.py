@@ -6,7 +6,9 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from draftproof.engine.results import RequestResult, StreamEvent, TextPiece
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.step import CommittedBlock, decode_step, prefill
 from draftproof.engine.stops import end_token_set
-from draftproof.errors import DraftproofWarning, ModelError, RequestError
+from draftproof.errors import DrafterError, DraftproofWarning, ModelError, RequestError
 from draftproof.models.drafters import load_drafter
 from draftproof.models.drafters.base import Drafter
 from draftproof.models.linear import Route
@@ -109,8 +111,10 @@ class LLM:
 
     def _set_drafter(self, drafter: str | Path | Drafter | None, block_size: int | None) -> None:
         self.drafter: Drafter | None
-        if drafter is None or not isinstance(drafter, (str, Path)):
-            self.drafter = drafter
+        if drafter is None:
+            self.drafter = None
+        elif not isinstance(drafter, (str, Path)):
+            self.drafter = _ready_made(drafter, block_size)
         else:
             self.drafter = load_drafter(_drafter_source(drafter), self.target.info, block_size)
 
@@ -159,7 +163,8 @@ class LLM:
         Raises:
             RequestError: DP405, DP406 and those of `generate`.
         """
-        many = bool(messages) and all(isinstance(item, (list, tuple)) for item in messages)
+        listed = messages if isinstance(messages, (list, tuple)) else ()
+        many = bool(listed) and all(isinstance(item, (list, tuple)) for item in listed)
         conversations: Any = messages if many else [messages]
         encoded = [self._encode_chat(conversation, chat_template_kwargs) for conversation in conversations]
         return self._generate_all(encoded, params)
@@ -187,9 +192,7 @@ class LLM:
     def _generate_all(
         self, encoded: list[list[int]], params: SamplingParams | Items[SamplingParams] | None
     ) -> list[RequestResult]:
-        each = (
-            [params] * len(encoded) if params is None or isinstance(params, SamplingParams) else list(params)
-        )
+        each: list[Any] = list(params) if isinstance(params, (list, tuple)) else [params] * len(encoded)
         if len(each) != len(encoded):
             raise RequestError(
                 "DP430", f"expected one SamplingParams or {len(encoded)} of them, got {len(each)}"
@@ -199,6 +202,10 @@ class LLM:
 
     def _new_sequence(self, prompt: list[int], params: SamplingParams | None) -> Sequence:
         info = self.target.info
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError(
+                "DP432", f"params must be SamplingParams or a list of them, got {type(params).__name__}"
+            )
         sampling = (params or SamplingParams()).resolve(self._loaded.defaults, vocab_size=info.vocab_size)
         return Sequence(
             prompt_token_ids=prompt,
@@ -241,13 +248,20 @@ class LLM:
 
     def _blocks(self, sequence: Sequence) -> Iterator[CommittedBlock]:
         # Entered anew for every step, so that a caller who stops reading is not left in inference mode.
-        with torch.inference_mode():
+        with _undisturbed(self.target.device):
             block = prefill(self.target, self.drafter, sequence)
         yield block
         while sequence.finish_reason is None:
-            with torch.inference_mode():
+            with _undisturbed(self.target.device):
                 block = decode_step(self.target, self.drafter, [sequence])[0]
             yield block
+
+
+@contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    """No gradients, and no autocast of the caller's, which would change dtypes under the target."""
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def _event(block: CommittedBlock, result: RequestResult | None) -> StreamEvent:
@@ -282,11 +296,11 @@ def _context_length(target: Target, asked: int | None) -> int:
     own = target.info.max_position
     if asked is None:
         return own
-    if isinstance(asked, bool) or not isinstance(asked, int) or not 2 <= asked <= own:
+    if isinstance(asked, bool) or not isinstance(asked, Integral) or not 2 <= asked <= own:
         raise RequestError(
             "DP431", f"max_model_len must be a whole number from 2 to {own} (the model's own), got {asked!r}"
         )
-    return asked
+    return int(asked)
 
 
 def _load(path: Path, name: str, options: TargetOptions) -> _Loaded:
@@ -335,6 +349,26 @@ def _ids(ids: int | list[int] | None) -> frozenset[int]:
     if ids is None:
         return frozenset()
     return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _ready_made(drafter: Drafter, block_size: int | None) -> Drafter:
+    """A drafter object, checked for what the engine will ask of it."""
+    lacking = [
+        name
+        for name in ("max_draft_tokens", "tap_layer_ids", "new_state", "extend", "propose")
+        if not hasattr(drafter, name)
+    ]
+    if lacking or block_size is not None:
+        problem = (
+            f"a {type(drafter).__name__} without {', '.join(lacking)}"
+            if lacking
+            else "block_size beside a drafter object"
+        )
+        raise DrafterError(
+            "DP317",
+            f"drafter must be None, 'ngram', a folder, a hub id or a Drafter object of its own block size, got {problem}",
+        )
+    return drafter
 
 
 def _drafter_source(drafter: str | Path) -> str | Path:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
+
+import numpy as np
+import torch
 
 from draftproof.errors import RequestError
 
@@ -21,11 +25,10 @@ def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise _bad_type(prompts)
-    if prompts and all(isinstance(item, int) and not isinstance(item, bool) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    listed = _as_list(prompts)
+    if listed and all(_is_whole(item) for item in listed):
+        return [listed]
+    return listed
 
 
 def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: int) -> list[int]:
@@ -41,11 +44,9 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: i
         RequestError: DP401 empty, DP402 too long, DP403 id out of range, DP404 of another type.
     """
     if isinstance(prompt, str):
-        token_ids = list(tokenizer(prompt)["input_ids"])
-    elif isinstance(prompt, Sequence):
-        token_ids = [_token_id(item) for item in prompt]
+        token_ids = list(tokenizer(_encodable(prompt))["input_ids"])
     else:
-        raise _bad_type(prompt)
+        token_ids = [_token_id(item) for item in _as_list(prompt)]
     if not token_ids:
         raise RequestError("DP401", "the prompt is empty: expected at least one token, got none")
     for index, token in enumerate(token_ids):
@@ -81,12 +82,15 @@ def encode_chat(
     _check_messages(messages)
     try:
         text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **dict(options or {})
+            [_plain(message) for message in messages],
+            tokenize=False,
+            add_generation_prompt=True,
+            **dict(options or {}),
         )
     except Exception as error:  # a template raises what it likes for a conversation it refuses
         raise RequestError("DP406", f"the chat template refuses these messages: {error}") from error
     # The template has already placed the special tokens.
-    token_ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    token_ids = list(tokenizer(_encodable(text), add_special_tokens=False)["input_ids"])
     return encode_prompt(tokenizer, token_ids, vocab_size, max_length)
 
 
@@ -94,12 +98,65 @@ def _check_messages(messages: Messages) -> None:
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise RequestError("DP406", "messages must be a non-empty list of {'role': ..., 'content': ...}")
     for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
+        whole = (
+            isinstance(message, Mapping)
+            and "role" in message
+            and ("content" in message or "tool_calls" in message)
+        )
+        if not whole:
             raise RequestError("DP406", f"messages[{index}] must have 'role' and 'content', got {message!r}")
 
 
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose content is a text: parts of type text are joined by newlines, as OpenAI-compatible servers do.
+
+    Raises:
+        RequestError: DP406, a part of another type.
+    """
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return {**message, "content": content or ""}
+    parts = content if isinstance(content, Sequence) else [content]
+    for part in parts:
+        if (
+            not isinstance(part, Mapping)
+            or part.get("type") != "text"
+            or not isinstance(part.get("text"), str)
+        ):
+            raise RequestError(
+                "DP406", f"content must be a text or a list of parts of type 'text', got {part!r}"
+            )
+    return {**message, "content": "\n".join(part["text"] for part in parts)}
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "DP404",
+            f"the prompt holds half a surrogate pair at character {error.start}, which is no text: decode it anew",
+        ) from error
+    return text
+
+
+def _as_list(prompt: object) -> list[Any]:
+    """A list, tuple, or 1-D array or tensor, as a list of Python objects."""
+    if isinstance(prompt, (torch.Tensor, np.ndarray)):
+        listed: object = prompt.tolist()
+    else:
+        listed = prompt
+    if isinstance(listed, (str, bytes, bytearray)) or not isinstance(listed, Sequence):
+        raise _bad_type(prompt)
+    return list(listed)
+
+
+def _is_whole(item: object) -> bool:
+    return isinstance(item, Integral) and not isinstance(item, bool)
+
+
 def _token_id(item: object) -> int:
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
+    if not _is_whole(item):
         raise RequestError("DP404", f"a prompt of token ids must hold whole numbers, got {item!r}")
     return int(item)  # type: ignore[call-overload, no-any-return]
 

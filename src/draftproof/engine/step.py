@@ -12,8 +12,8 @@ from draftproof.engine.candidates import Candidates, lay_out
 from draftproof.engine.results import PhaseSeconds, TextPiece
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.stops import finish_reason
-from draftproof.errors import ModelError
-from draftproof.models.drafters.base import Drafter, DraftRequest
+from draftproof.errors import DrafterError, ModelError
+from draftproof.models.drafters.base import Drafter, DraftProposal, DraftRequest
 from draftproof.models.rows import Segment, TargetOutput
 from draftproof.models.target import Target
 from draftproof.verify import compute_dflash_correct_drafts_and_bonus, verify_drafter_invariant
@@ -117,7 +117,7 @@ def _draft(drafter: Drafter | None, sequences: Items[Sequence], target: Target) 
     requests = [
         DraftRequest(
             state=sequences[index].draft_state,
-            tokens=sequences[index].tokens,
+            tokens=tuple(sequences[index].tokens),
             num_draft_tokens=room[index],
             output_position=sequences[index].output_length,
             sampling=sequences[index].draft_sampling(),
@@ -125,9 +125,37 @@ def _draft(drafter: Drafter | None, sequences: Items[Sequence], target: Target) 
         for index in asking
     ]
     if requests:
-        for index, proposal in zip(asking, drafter.propose(requests), strict=True):
-            drafts[index] = proposal.tokens[: room[index]]
+        proposals = drafter.propose(requests)
+        if len(proposals) != len(requests):
+            raise _bad_proposal(f"{len(proposals)} proposals for {len(requests)} sequences")
+        for index, proposal in zip(asking, proposals, strict=True):
+            drafts[index] = _checked(proposal, target)[: room[index]]
     return drafts
+
+
+def _checked(proposal: DraftProposal, target: Target) -> torch.Tensor:
+    """A proposal's tokens, fit to be candidates: drafters of other people's making may be wrong, and must not harm more
+    than their own request."""
+    tokens = proposal.tokens
+    if (
+        not isinstance(tokens, torch.Tensor)
+        or tokens.dim() != 1
+        or tokens.dtype not in (torch.int64, torch.int32)
+    ):
+        raise _bad_proposal(
+            f"tokens of shape {getattr(tokens, 'shape', None)} and type {getattr(tokens, 'dtype', type(tokens))}"
+        )
+    vocab_size = target.structure.vocab_size
+    tokens = tokens.to(device=target.device, dtype=torch.int64)
+    if bool(((tokens < 0) | (tokens >= vocab_size)).any()):
+        raise _bad_proposal(f"token ids outside 0..{vocab_size - 1}: {tokens.tolist()}")
+    return tokens
+
+
+def _bad_proposal(came: str) -> DrafterError:
+    return DrafterError(
+        "DP318", f"a drafter must propose one int64 tensor [k] of token ids per sequence, got {came}"
+    )
 
 
 def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 
 from draftproof.errors import ModelError
 from draftproof.models.elementwise import elementwise
-from draftproof.models.kv import KEY_BLOCK, LayerKV
+from draftproof.models.kv import KEY_BLOCK, LayerKV, padded
 from draftproof.models.rows import Segment
 
 NAME = "draftproof_row_invariant"
@@ -156,6 +156,7 @@ def attend(
     Returns:
         float32 ``[n, heads, value_dim]``.
     """
+    queries = padded(queries)
     heads, count, head_dim = queries.shape
     kv_heads = store.keys.shape[1]
     group = heads // kv_heads
@@ -167,7 +168,7 @@ def attend(
     parts = [_attend_tiles(tiled, store, plan, rule.softcap, sinks) for plan in plans]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
     out = out.reshape(kv_heads, -1, out.shape[-1])[:, : count * group].reshape(kv_heads, count, group, -1)
-    return out.transpose(0, 1).reshape(count, heads, -1)
+    return out[..., : store.value_dim].transpose(0, 1).reshape(count, heads, -1).contiguous()
 
 
 def _sink_rows(sinks: torch.Tensor, kv_heads: int, group: int, tiles: int) -> torch.Tensor:

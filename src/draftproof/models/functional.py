@@ -18,9 +18,9 @@ from draftproof.models.elementwise import elementwise
 from draftproof.models.linear import tiled_linear
 
 _ELEMENTWISE: frozenset[Callable[..., Any]] = frozenset(
-    {torch.exp, torch.sigmoid, torch.tanh, torch.special.expit, torch.nn.functional.silu, functional.gelu}
+    {torch.exp, torch.exp2, torch.sigmoid, torch.tanh, torch.special.expit, functional.silu, functional.gelu}
     | {torch.Tensor.exp, torch.Tensor.sigmoid, torch.Tensor.tanh, functional.sigmoid, functional.tanh}
-    | {functional.softplus, functional.mish, functional.elu}
+    | {functional.softplus, functional.mish, functional.elu, functional.celu, functional.selu}
 )
 _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 KEY_BLOCK = 64
 """Positions in one block. Attention works block by block from position 0, so block edges never move."""
+LANES = 16
+"""Head widths are stored as multiples of this, the rest zeros: products of ragged widths are split between threads in ways
+that depend on a row's place."""
+
+
+def padded(rows: torch.Tensor) -> torch.Tensor:
+    """`rows` with its last dimension brought up to a multiple of `LANES` by zeros."""
+    ragged = -rows.shape[-1] % LANES
+    return functional.pad(rows, (0, ragged)) if ragged else rows
 
 
 class LayerKV:
     """Keys and values of one layer of one sequence.
 
     Attributes:
-        keys: ``[blocks, kv_heads, KEY_BLOCK, head_dim]`` float32.
-        values: ``[blocks, kv_heads, KEY_BLOCK, value_dim]`` float32.
+        keys: ``[blocks, kv_heads, KEY_BLOCK, head_dim]`` float32, head_dim brought up to a multiple of `LANES`.
+        values: ``[blocks, kv_heads, KEY_BLOCK, value_dim]`` float32, likewise.
+        value_dim: the model's own value width.
 
     Float32 also under bfloat16 weights: attention computes in float32, and storing what it reads saves a conversion of the
     whole context in every pass. Blocks start as zeros: no uninitialised entry is ever read.
     """
 
     def __init__(self, kv_heads: int, head_dim: int, value_dim: int, device: torch.device) -> None:
-        self.keys = torch.zeros(0, kv_heads, KEY_BLOCK, head_dim, device=device)
-        self.values = torch.zeros(0, kv_heads, KEY_BLOCK, value_dim, device=device)
+        self.value_dim = value_dim
+        self.keys, self.values = (
+            torch.zeros(0, kv_heads, KEY_BLOCK, width + -width % LANES, dtype=torch.float32, device=device)
+            for width in (head_dim, value_dim)
+        )
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` positions; doubles, so that growth costs a constant per token."""
@@ -33,7 +47,7 @@ class LayerKV:
 
     def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store rows at positions ``start ...``: `keys` ``[kv_heads, n, head_dim]``, `values` ``[kv_heads, n, value_dim]``."""
-        count = keys.shape[1]
+        keys, values, count = padded(keys), padded(values), keys.shape[1]
         self.reserve(start + count)
         done = 0
         while done < count:

@@ -18,6 +18,8 @@ from torch.nn import functional
 
 TILE_ROWS = 16
 """Rows of one product in `Route.TILES`: large enough to use the vector units, small enough to waste little on one row."""
+TILE_COLUMNS = 16
+"""Input widths are brought up to a multiple of this: float32 products of ragged widths sum rows in different orders."""
 
 
 class Route(Enum):
@@ -75,6 +77,12 @@ class RowInvariantLinear(nn.Module):
             self._weight = weight.detach()
 
     @property
+    def weight(self) -> torch.Tensor:
+        """The weight as it is kept; for a packed one only dtype, device and the like can be read off it."""
+        weight: torch.Tensor = self._weight
+        return weight
+
+    @property
     def in_features(self) -> int:
         return self._shape.in_features
 
@@ -104,7 +112,7 @@ class RowInvariantLinear(nn.Module):
 
 
 def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`F.linear` in products of `TILE_ROWS` rows each, the last one padded.
+    """`F.linear` in products of `TILE_ROWS` rows each, the last one padded; widths that are ragged are padded too.
 
     Args:
         x: ``[..., in_features]``.
@@ -115,8 +123,10 @@ def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         ``[..., out_features]``.
     """
     rows = x.reshape(-1, x.shape[-1])
-    count = rows.shape[0]
-    padded = functional.pad(rows, (0, 0, 0, -count % TILE_ROWS))
+    count, ragged = rows.shape[0], -rows.shape[1] % TILE_COLUMNS
+    if ragged:
+        weight = functional.pad(weight, (0, ragged))
+    padded = functional.pad(rows, (0, ragged, 0, -count % TILE_ROWS))
     tiles = [functional.linear(tile, weight, bias) for tile in padded.split(TILE_ROWS)]
     out = torch.cat(tiles)[:count] if len(tiles) > 1 else tiles[0][:count]
     return out.view(*x.shape[:-1], weight.shape[0])

@@ -58,6 +58,15 @@ def load_causal_lm(path: Path, name: str, dtype: str, device: str, trust_remote_
     return model.to(where)
 
 
+def no_attention_interface(name: str, model_type: str) -> ModelError:
+    """The refusal of an architecture whose attention cannot be exchanged."""
+    return ModelError(
+        "DP253",
+        f"{name}: the {model_type} code does not use Transformers' attention interface, so draftproof cannot give it "
+        "row-invariant attention. Use an architecture that does (Llama, Qwen, Mistral, Gemma, ...).",
+    )
+
+
 def _config(path: Path, name: str, trust_remote_code: bool) -> Any:
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)

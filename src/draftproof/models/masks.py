@@ -10,18 +10,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, row_invariant_attention
 
 _PROBE = f"{NAME}_probe"
 _NOTES = "draftproof_mask_windows"
 
 
-def _note_mask(*positional: Any, config: Any = None, local_size: int | None = None, **others: Any) -> None:
-    """Called by Transformers in place of building a mask. No mask comes of it."""
+def _note_mask(
+    *positional: Any,
+    config: Any = None,
+    local_size: int | None = None,
+    mask_function: Any = None,
+    **others: Any,
+) -> None:
+    """Called by Transformers in place of building a mask. No mask comes of it.
+
+    Raises:
+        ModelError: DP253, the mask lets a token see a later one.
+    """
     del positional, others
+    first, second = torch.tensor(0), torch.tensor(1)
+    if mask_function is not None and bool(mask_function(first, first, first, second)):
+        raise ModelError(
+            "DP253",
+            "the model's attention looks ahead (it is bidirectional); draftproof decodes causal models",
+        )
     notes = getattr(config, _NOTES, None)
     if notes is not None:
         notes.append(local_size)

@@ -12,6 +12,7 @@ from torch import nn
 
 from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, AttentionSite
+from draftproof.models.loading import no_attention_interface
 from draftproof.models.rotary import STATIC_ROPE_TYPES
 
 _POSITIONAL_LAYERS = frozenset({"full_attention", "sliding_attention", "attention"})
@@ -137,11 +138,7 @@ def _refuse_unsupported(model: nn.Module, config: Any, name: str) -> None:
             f"{', '.join(strange) or 'recurrent state'}. Use a target with attention layers only.",
         )
     if config._attn_implementation != NAME or not getattr(model, "_supports_attention_backend", False):
-        raise ModelError(
-            "DP253",
-            f"{name}: the {config.model_type} code does not use Transformers' attention interface, so draftproof "
-            "cannot give it row-invariant attention. Use an architecture that does (Llama, Qwen, Mistral, Gemma, ...).",
-        )
+        raise no_attention_interface(name, config.model_type)
     for kind in _rope_types(config):
         if kind not in STATIC_ROPE_TYPES:
             raise ModelError(

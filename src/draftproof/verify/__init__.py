@@ -6,7 +6,7 @@ PyTorch does. See `docs/verification.md`.
 
 from draftproof.verify.config import VerifyConfig
 from draftproof.verify.distribution import target_probs
-from draftproof.verify.drafter_invariant import gumbel_choice, verify_drafter_invariant
+from draftproof.verify.drafter_invariant import gumbel_choice, verify_drafter_invariant, warm_up
 from draftproof.verify.greedy import compute_dflash_correct_drafts_and_bonus
 from draftproof.verify.gumbel import gumbel_noise
 from draftproof.verify.rejection import verify_rejection
@@ -25,4 +25,5 @@ __all__ = [
     "target_probs",
     "verify_drafter_invariant",
     "verify_rejection",
+    "warm_up",
 ]

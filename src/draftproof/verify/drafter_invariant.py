@@ -13,7 +13,7 @@ import torch
 from draftproof.verify import contract, kernels
 from draftproof.verify.distribution import first_argmax, truncate
 from draftproof.verify.gumbel import as_int64, gumbel_rows
-from draftproof.verify.sampling_info import Filters, SamplingInfoLike
+from draftproof.verify.sampling_info import Filters, SamplingInfo, SamplingInfoLike
 from draftproof.verify.walk import Level, walk
 
 
@@ -55,9 +55,10 @@ def verify_drafter_invariant(
     seeds = contract.check_per_request(seeds, "seeds", bs, device)
     positions = contract.check_per_request(positions, "positions", bs, device)
     lens = contract.resolve_draft_lens(draft_lens, bs, n, device)
+    candidates = as_int64(candidates)
     contract.check_tokens(candidates, vocab, None if draft_lens is None else lens)
     contract.check_positions(positions)
-    candidates, seeds, positions = candidates.to(torch.int64), as_int64(seeds), as_int64(positions)
+    seeds, positions = as_int64(seeds), as_int64(positions)
     if kernels.available(next_token_logits):
         outcomes = kernels.drafter_invariant(candidates, lens, next_token_logits, filters, seeds, positions)
         contract.raise_first_fault(outcomes, n)
@@ -123,3 +124,14 @@ def choose(
     rows = truncate(logits, filters)
     noise = gumbel_rows(seeds, positions, logits.shape[1])
     return first_argmax(torch.where(rows.keep, rows.scores + noise, -torch.inf))
+
+
+def warm_up(dtype: torch.dtype = torch.float32) -> None:
+    """Make the first real call as fast as any other, by compiling the kernels (or loading them from numba's cache).
+
+    Takes some 15 seconds the first time on a machine, half a second later on, nothing where kernels do not run.
+    """
+    one = torch.zeros(1, dtype=torch.int64)
+    gumbel_choice(
+        logits=torch.zeros((1, 2), dtype=dtype), sampling_info=SamplingInfo.of(), seeds=one, positions=one
+    )

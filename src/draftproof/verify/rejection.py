@@ -55,12 +55,12 @@ def verify_rejection(
     contract.check_draft_probs(draft_probs, bs, n, vocab, device)
     filters = contract.resolve_filters(sampling_info, bs, device)
     lens = contract.resolve_draft_lens(draft_lens, bs, n, device)
+    candidates = candidates.to(torch.int64)
     contract.check_tokens(candidates, vocab, None if draft_lens is None else lens)
     coins = contract.resolve_coins(uniform_samples, "uniform_samples", (bs, n), device)
     final = contract.resolve_coins(
         uniform_samples_for_final_sampling, "uniform_samples_for_final_sampling", (bs,), device
     )
-    candidates = candidates.to(torch.int64)
     if kernels.available(next_token_logits):
         outcomes = kernels.rejection(candidates, lens, next_token_logits, draft_probs, filters, coins, final)
         contract.raise_first_fault(outcomes, n)

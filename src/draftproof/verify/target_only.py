@@ -61,12 +61,12 @@ def compute_dflash_sampling_correct_drafts_and_bonus(
     filters = contract.resolve_filters(sampling_info, bs, device)
     contract.check_promises(filters, max_top_k, uniform_top_k_value)
     single, acc = contract.resolve_thresholds(threshold_single, threshold_acc)
+    candidates = candidates.to(torch.int64)
     contract.check_tokens(candidates, vocab)
     coins = contract.resolve_coins(uniform_samples, "uniform_samples", (bs, n), device)
     final = contract.resolve_coins(
         uniform_samples_for_final_sampling, "uniform_samples_for_final_sampling", (bs,), device
     )
-    candidates = candidates.to(torch.int64)
     if kernels.available(next_token_logits):
         outcomes = kernels.target_only(candidates, next_token_logits, filters, coins, final, single, acc)
         contract.raise_first_fault(outcomes, n)

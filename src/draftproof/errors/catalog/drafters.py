@@ -264,4 +264,34 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after="drafter.extend(state, features[: len(tokens) - 1], start=0)",
         prevention="Use draftproof.LLM, which does the bookkeeping.",
     ),
+    Explanation(
+        code="DP317",
+        name="not-a-drafter",
+        title="What was given as a drafter is none",
+        meaning="A drafter is named by a string or a folder, or is an object with the methods of the Drafter protocol. Such an "
+        "object has its own block size, so block_size cannot be given beside it.",
+        triggers=(
+            "a number or another library's model in place of a drafter",
+            "block_size together with a drafter object",
+        ),
+        fix='Pass None, "ngram", a checkpoint folder, a hub id, or an object with all of the protocol\'s methods.',
+        before="llm.with_drafter(my_torch_module)",
+        after='llm.with_drafter("path/to/checkpoint")',
+        prevention="Look at draftproof.models.drafters.base.Drafter before writing your own.",
+    ),
+    Explanation(
+        code="DP318",
+        name="bad-proposal",
+        title="A drafter proposed something that cannot be verified",
+        meaning="Draft tokens become candidates for the target, so they must be whole numbers of its vocabulary, one row per "
+        "sequence. The request ends here; others are not touched.",
+        triggers=(
+            "a drafter of your own that returns floats, a list, a matrix, or ids of another vocabulary",
+            "a different number of proposals than requests",
+        ),
+        fix="Return one DraftProposal per request, tokens as an int64 tensor [k], ids from 0 to vocab_size - 1; k may be 0.",
+        before="return [DraftProposal(logits.softmax(-1))]",
+        after="return [DraftProposal(logits.argmax(-1))]",
+        prevention="Try a new drafter with `draftproof generate --compare` first.",
+    ),
 )

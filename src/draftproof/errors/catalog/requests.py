@@ -332,6 +332,17 @@ _ENGINE = (
         after='LLM("smollm2-135m", max_model_len=4096)',
         prevention="Look at max_position_embeddings in the model's config.json.",
     ),
+    Explanation(
+        code="DP432",
+        name="bad-params-type",
+        title="params is not SamplingParams",
+        meaning="How to sample and where to stop is said in SamplingParams, which checks every field when it is made.",
+        triggers=("a dict of options in place of SamplingParams", "arguments in the wrong order"),
+        fix="Make a SamplingParams, or leave params out for the model's defaults.",
+        before='llm.generate("hi", {"temperature": 0.8})',
+        after='llm.generate("hi", SamplingParams(temperature=0.8))',
+        prevention="Type checkers catch it: the package is typed.",
+    ),
 )
 
 EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING, *_ENGINE)

@@ -20,7 +20,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 BLOCK, CHUNK = 64, 512
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
@@ -33,6 +35,7 @@ _FLIP = np.int32(0x7FFFFFFF)
 _LOG2E = 1.4426950408889634
 _NEGLIGIBLE = -60.0  # 150,000 tokens of 2**-60 add up to 1.3e-13, in a sum that is at least 1
 _BINS = 256
+_AHEAD = 4 * CHUNK  # tokens between what is worked on and what is fetched from memory
 _SMALL = 24
 _FINE = 1024
 
@@ -128,7 +131,43 @@ def scratch_for(rows: Rows, listed: int) -> Scratch:
     )
 
 
+@intrinsic
+def _prefetch(context, address):
+    """Ask for the cache line at an address (an integer) to be fetched; harmless whatever the address."""
+
+    def generate(context, builder, signature, arguments):
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        )
+        where = builder.inttoptr(arguments[0], pointer)
+        builder.call(function, [where, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), generate
+
+
 # --- reading a row ------------------------------------------------------------------------------------------------
+
+
+@_compile()
+def _widen_bfloat16(half, count, bits):
+    """bfloat16 bits to float32 bits."""
+    for i in range(count):
+        bits[i] = np.uint32(half[i]) << np.uint32(16)
+
+
+@_compile()
+def _widen_float16(half, count, bits):
+    """float16 bits to float32 bits."""
+    for i in range(count):
+        word = np.uint32(half[i])
+        magnitude = np.uint32((word & np.uint32(0x7FFF)) << np.uint32(13))
+        # Moving the exponent's bias by a multiplication makes subnormal halves come out right.
+        finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
+        special = np.uint32(magnitude | np.uint32(0x7F800000))
+        value = special if (word & np.uint32(0x7C00)) == np.uint32(0x7C00) else finite
+        bits[i] = np.uint32(value | np.uint32((word & np.uint32(0x8000)) << np.uint32(16)))
 
 
 @_compile()
@@ -141,19 +180,15 @@ def _fetch(rows, index, scratch):
         for i in range(vocab):
             scratch[i] = rows.base[start + i * stride]
         return scratch[:vocab]
-    bits = scratch.view(np.uint32)
-    if rows.kind == BFLOAT16:
+    half = rows.half[start : start + vocab]
+    if stride != 1:
+        half = np.empty(vocab, np.uint16)
         for i in range(vocab):
-            bits[i] = np.uint32(rows.half[start + i * stride]) << np.uint32(16)
-        return scratch[:vocab]
-    for i in range(vocab):
-        word = np.uint32(rows.half[start + i * stride])
-        magnitude = np.uint32((word & np.uint32(0x7FFF)) << np.uint32(13))
-        # Moving the exponent's bias by a multiplication makes subnormal halves come out right.
-        finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-        special = np.uint32(magnitude | np.uint32(0x7F800000))
-        value = special if (word & np.uint32(0x7C00)) == np.uint32(0x7C00) else finite
-        bits[i] = np.uint32(value | np.uint32((word & np.uint32(0x8000)) << np.uint32(16)))
+            half[i] = rows.half[start + i * stride]
+    if rows.kind == BFLOAT16:
+        _widen_bfloat16(half, vocab, scratch.view(np.uint32))
+    else:
+        _widen_float16(half, vocab, scratch.view(np.uint32))
     return scratch[:vocab]
 
 
@@ -251,8 +286,12 @@ def _scan(row, scale, rough, tops, buffer):
     bits = row.view(np.int32)
     best, block = np.uint32(0), 0
     mass, shift, started = 0.0, 0.0, False
+    address = np.uint64(row.ctypes.data)
     for start in range(0, vocab, CHUNK):
         stop = min(vocab, start + CHUNK)
+        ahead = address + np.uint64(4 * (start + _AHEAD))
+        for line in range(0, 4 * CHUNK, 64):
+            _prefetch(ahead + np.uint64(line))
         top = np.uint32(0)
         for first in range(start, stop, BLOCK):
             count = min(BLOCK, stop - first)
@@ -662,14 +701,19 @@ def _high_words(first_group, seed, position, words):
 
 
 @_compile()
-def _noise(token, high, seed, position):
-    """g(seed, position, token), given the high half of the token's integer."""
+def _word(token, half, seed, position):
+    """High (half 0) or low (half 1) word of a token's integer."""
     words = _philox(
-        np.uint64(token >> 2), position & _U32, position >> _S32, np.uint64(1), seed & _U32, seed >> _S32
+        np.uint64(token >> 2), position & _U32, position >> _S32, np.uint64(half), seed & _U32, seed >> _S32
     )
     which = token & 3
-    low = words[0] if which == 0 else words[1] if which == 1 else words[2] if which == 2 else words[3]
-    whole = (high << _S32) | low
+    return words[0] if which == 0 else words[1] if which == 1 else words[2] if which == 2 else words[3]
+
+
+@_compile()
+def _noise(token, high, seed, position):
+    """g(seed, position, token), given the high word of the token's integer."""
+    whole = (high << _S32) | _word(token, 1, seed, position)
     if high >= np.uint64(0x80000000):
         exponential = -math.log((np.float64(~whole) + 0.5) * 2.0**-64)
     else:
@@ -711,24 +755,31 @@ def _loudest(row, best_rank, setting, cut, cut_id, seed, position, s):
     best = np.float64(_value_of(best_rank))
     # The best logit goes first, to have a score to beat; meeting it again changes nothing.
     winner = _first_at(row, tops, best_rank)
-    _high_words(np.uint64(winner // BLOCK * (BLOCK // 4)), seed, position, words)
-    score = _noise(winner, words[winner & 3, winner % BLOCK >> 2], seed, position)
+    score = _noise(winner, _word(winner, 0, seed, position), seed, position)
     lowest = _rank_of(cut)
+    opened = 0
+    for block in range(tops.shape[0]):
+        opened += np.int64(tops[block] >= lowest)
+    whole_blocks = (
+        opened * 4 >= tops.shape[0]
+    )  # few blocks hold few survivors each, whose words are had one by one
     for block in range(tops.shape[0]):
         if tops[block] < lowest:
             continue
         height = (np.float64(_value_of(tops[block])) - best) / temperature
         if height < floor or height == -np.inf:
             continue
-        limit = _limit(score - height)
-        start = block * BLOCK
-        _high_words(np.uint64(start >> 2), seed, position, words)
-        if not _may_win(words, limit):
-            continue
+        start, limit = block * BLOCK, _limit(score - height)
+        if whole_blocks:
+            _high_words(np.uint64(start >> 2), seed, position, words)
+            if not _may_win(words, limit):
+                continue
         for i in range(start, min(vocab, start + BLOCK)):
-            high = words[i & 3, (i - start) >> 2]
             value = row[i]
-            if high > limit or value < cut or (value == cut and i > cut_id):
+            if value < cut or (value == cut and i > cut_id):
+                continue
+            high = words[i & 3, (i - start) >> 2] if whole_blocks else _word(i, 0, seed, position)
+            if high > limit:
                 continue
             own = (np.float64(value) - best) / temperature
             if own < floor or own == -np.inf or high > _limit(score - own):
