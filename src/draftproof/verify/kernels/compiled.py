@@ -35,7 +35,7 @@ _FLIP = np.int32(0x7FFFFFFF)
 _LOG2E = 1.4426950408889634
 _NEGLIGIBLE = -60.0  # 150,000 tokens of 2**-60 add up to 1.3e-13, in a sum that is at least 1
 _BINS = 256
-_AHEAD = 4 * CHUNK  # tokens between what is worked on and what is fetched from memory
+_AHEAD = 2 * CHUNK  # tokens between what is worked on and what is fetched from memory
 _SMALL = 24
 _FINE = 1024
 
