@@ -180,14 +180,16 @@ def measure(setting: Setting, shape: str) -> list[Row]:
     generator = torch.Generator().manual_seed(0)
     make = peaked_logits if shape == "peaked" else flat_logits
     bs, n = setting.batch, setting.candidates
-    pool = make(bs * n + n - 1, setting.vocab, generator).to(getattr(torch, setting.dtype))
+    pool = make(3 * bs * n + n - 1, setting.vocab, generator).to(getattr(torch, setting.dtype))
     sample = SamplingInfo.of(temperature=setting.temperature, top_p=setting.top_p, batch_size=64)
     nucleus = int((target_probs(pool[:64], sample) > 0).sum(-1).to(torch.float64).median())
     rows = []
     for rule in ("target-only", "drafter-invariant"):
         for accepted in sorted({0, (n - 1) // 2, n - 1}):
-            shifts = range(0, n - accepted, accepted + 1)
-            cases = [build(setting, pool[shift : shift + bs * n], rule, accepted) for shift in shifts]
+            starts = [
+                part * bs * n + shift for shift in range(0, n - accepted, accepted + 1) for part in range(3)
+            ]
+            cases = [build(setting, pool[start : start + bs * n], rule, accepted) for start in starts]
             for case in cases:
                 assert verify(case, rule)[0].tolist() == [accepted] * bs
             ways: dict[str, Callable[[Case], object]] = {
@@ -214,12 +216,14 @@ def interleaved(
     """Median microseconds of each way, taken in turns, each time on the next case."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     following = itertools.cycle(cases)
-    for _ in range(repeats):
+    for turn in range(-(repeats // 4), repeats):
         for name, way in ways.items():
             case = next(following)
             start = clock()
             way(case)
-            times[name].append((clock() - start) * 1e6)
+            took = clock() - start
+            if turn >= 0:  # the turns before that only warm up
+                times[name].append(took * 1e6)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -25,7 +25,7 @@ from draftproof.verify import (
 
 CLOSE = 1e-6
 relaxed = settings(
-    max_examples=120,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

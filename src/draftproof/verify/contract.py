@@ -257,7 +257,9 @@ def resolve_coins(
     check_floating(coins, name)
     _check_device(coins, name, device)
     if values_checked(device):
-        _check_values("DP119", name, coins, lambda u: 0 <= u <= 1, "in [0, 1)")
+        lowest, highest = coins.aminmax()  # NaN comes out as NaN
+        if not (lowest >= 0 and highest <= 1):
+            _check_values("DP119", name, coins, lambda u: 0 <= u <= 1, "in [0, 1)")
     return coins.to(torch.float64)
 
 

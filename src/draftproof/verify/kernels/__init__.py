@@ -6,9 +6,8 @@ else goes the plain PyTorch way. Nothing about a batch's contents or size plays 
 
 from __future__ import annotations
 
-import _thread
 import functools
-import itertools
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from draftproof.verify.kernels.team import run_together
 from draftproof.verify.sampling_info import Filters
 
 Outcome = tuple[int, int, int, int]
@@ -54,9 +54,7 @@ def drafter_invariant(
     """`verify_drafter_invariant` after its checks: candidates int64 ``[bs, n]``, vectors int64 ``[bs]``."""
     compiled, rows, settings = _require(), _rows(logits), _settings(filters)
     arguments = (rows, _array(candidates), _array(lens), *settings, _array(seeds), _array(positions))
-    _, top_ks, top_ps, _ = settings
-    listing = bool(((top_ks > 1) & ((top_ks < rows.vocab) | (top_ps < 1.0))).any())
-    return _each(compiled.walk_drafter_invariant, arguments, rows, rows.vocab if listing else 0)
+    return _each(compiled.walk_drafter_invariant, arguments, rows)
 
 
 def target_only(
@@ -72,7 +70,7 @@ def target_only(
     rows = _rows(logits)
     settings = _settings(filters)
     arguments = (rows, _array(candidates), *settings, _array(coins), _array(finals), single, acc)
-    return _each(_require().walk_target_only, arguments, rows, rows.vocab)
+    return _each(_require().walk_target_only, arguments, rows)
 
 
 def rejection(
@@ -90,7 +88,7 @@ def rejection(
     rows, q = _rows(logits), (_flat(draft_probs), draft_probs.stride())
     settings = _settings(filters)
     arguments = (rows, _array(candidates), _array(lens), *settings, *q, _array(coins), _array(finals))
-    return _each(_require().walk_rejection, arguments, rows, rows.vocab)
+    return _each(_require().walk_rejection, arguments, rows)
 
 
 def pack(outcomes: list[Outcome]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +132,31 @@ def _settings(filters: Filters) -> tuple[np.ndarray, ...]:
     return tuple(_array(v) for v in (filters.temperatures, filters.top_ks, filters.top_ps, filters.min_ps))
 
 
-def _each(walk: Callable[..., Outcome], arguments: tuple[Any, ...], rows: Any, listed: int) -> list[Outcome]:
+class _Workspace(threading.local):
+    """Scratch memory that a calling thread keeps for its next call.
+
+    Some 20 bytes a token for each thread at work. Getting that much from the system and giving it back at every call
+    costs as much as reading a row or two. It holds nothing between calls; results cannot depend on it.
+    """
+
+    def __init__(self) -> None:
+        self.fits: tuple[int, bool] | None = None
+        self.held: list[Any] = []
+
+    def take(self, rows: Any, count: int) -> list[Any]:
+        """`count` pieces of scratch memory for such rows."""
+        fits = (rows.vocab, rows.kind != _require().FLOAT32 or rows.stride != 1)
+        if fits != self.fits:
+            self.fits, self.held = fits, []
+        while len(self.held) < count:
+            self.held.append(_require().scratch_for(rows))
+        return self.held[:count]
+
+
+_workspace = _Workspace()
+
+
+def _each(walk: Callable[..., Outcome], arguments: tuple[Any, ...], rows: Any) -> list[Outcome]:
     """Walk every sequence, on as many threads as torch uses; whichever is free takes the next one.
 
     A sequence is one thread's work from end to end, so results do not depend on the number of threads. Kernels
@@ -142,35 +164,15 @@ def _each(walk: Callable[..., Outcome], arguments: tuple[Any, ...], rows: Any, l
     """
     count = len(arguments[1])  # the candidates
     outcomes: list[Outcome | None] = [None] * count
-    failures: list[BaseException] = []
-    queue = itertools.count()  # next() holds the interpreter lock, so no number is given out twice
+    threads = min(torch.get_num_threads(), count) if count * rows.vocab >= _MIN_SHARED_TOKENS else 1
+    # next() on a counter or a list's iterator holds the interpreter lock, so nothing is given out twice.
+    queue, scratches = iter(range(count)), iter(_workspace.take(rows, threads))
 
     def work() -> None:
-        scratch = _require().scratch_for(rows, listed)
-        while (b := next(queue)) < count:
+        scratch = None
+        for b in queue:
+            scratch = scratch or next(scratches)
             outcomes[b] = walk(*arguments, b, scratch)
 
-    def help_out(done: _thread.LockType) -> None:
-        try:
-            work()
-        except BaseException as failure:  # handed to the caller below
-            failures.append(failure)
-        finally:
-            done.release()
-
-    helpers = min(torch.get_num_threads(), count) - 1 if count * rows.vocab >= _MIN_SHARED_TOKENS else 0
-    unfinished = []
-    for _ in range(helpers):
-        # `threading.Thread` waits until the thread runs, which takes as long as a row does.
-        done = _thread.allocate_lock()
-        done.acquire()
-        _thread.start_new_thread(help_out, (done,))
-        unfinished.append(done)
-    try:
-        work()
-    finally:
-        for done in unfinished:
-            done.acquire()
-    if failures:
-        raise failures[0]
+    run_together(work, threads)
     return [outcome for outcome in outcomes if outcome is not None]

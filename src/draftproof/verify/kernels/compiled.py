@@ -20,7 +20,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -35,9 +35,10 @@ _FLIP = np.int32(0x7FFFFFFF)
 _LOG2E = 1.4426950408889634
 _NEGLIGIBLE = -60.0  # 150,000 tokens of 2**-60 add up to 1.3e-13, in a sum that is at least 1
 _BINS = 256
-_AHEAD = 2 * CHUNK  # tokens between what is worked on and what is fetched from memory
+_AHEAD = 4 * CHUNK  # tokens between what is worked on and what is fetched from memory
 _SMALL = 24
 _FINE = 1024
+_FEW = 2000
 
 # Adding 1.5 * 2**52 (2**23 in float32) leaves the nearest integer in the low bits of the sum.
 _ROUND, _ROUND32 = 6755399441055744.0, np.float32(12582912.0)
@@ -51,12 +52,12 @@ _P9, _P10 = 1.0208690571348675e-07, 7.072585985243863e-09
 _Q0, _Q1, _Q2 = np.float32(1.0000000754548972), np.float32(0.6931471880262288), np.float32(0.2402210748530834)
 _Q3, _Q4, _Q5 = np.float32(0.05550357114219), np.float32(0.00967603191832), np.float32(0.00133908633646)
 
-# A rough sum adds float32 powers and is off by at most this share of itself, as long as |best logit * scale| is within
-# the limit. Worst case: the exponent y = l * scale - shift suffers the rounding of scale (2**-24 of |l * scale|) and,
-# without fused operations, of the product (as much again) and of the difference (2**-24 of |y|). The tokens that make
-# up a row's mass lie on average at |y| <= log2(vocab) + 1 < 20, hence |l * scale| < 84, so y is off by less than 1.2e-5
-# in all, the power by 0.7 times that; the polynomial, its rounding and the sum's add 4e-7.
-_ROUGH_ERROR, _ROUGH_LIMIT = 1e-5, 64.0
+# A rough sum adds float32 powers. It is trusted as long as h = |best logit * scale| is within this limit, to a share of
+# itself that `_rough_error` gives: the exponent y = l * scale - shift suffers the rounding of scale (2**-24 of
+# |l * scale|) and, without fused operations, of the product (as much again) and of the difference (2**-24 of |y|). The
+# tokens that make up a row's mass lie on average at |y| <= log2(vocab) + 1 < 20, hence |l * scale| < h + 20. A power
+# suffers 0.7 times the error of y, and the polynomial, its rounding and the sum's add 4e-7. Some room is left.
+_ROUGH_LIMIT = 64.0
 
 
 def _compile(**options):
@@ -101,7 +102,7 @@ class Scratch(NamedTuple):
     values: np.ndarray  # float32 [vocab]
     weights: np.ndarray  # float64 [vocab]
     active: np.ndarray  # int32 [vocab]
-    bins: np.ndarray  # float64 [_BINS]
+    bins: np.ndarray  # float64 [_FINE + 16]
     chunk: np.ndarray  # float64 [CHUNK]
     rough: np.ndarray  # float32 [CHUNK]
     words: np.ndarray  # uint64 [4, BLOCK // 4]
@@ -114,16 +115,16 @@ def _setting_of(temperature, top_k, top_p, min_p):
     return Setting(temperature, min(_LOG2E / temperature, 1e300), top_k, top_p, min_p, floor)
 
 
-def scratch_for(rows: Rows, listed: int) -> Scratch:
-    """Fresh memory, to be used by one thread at a time; `listed` is how many tokens the lists have to hold."""
+def scratch_for(rows: Rows) -> Scratch:
+    """Fresh memory, to be used by one thread at a time."""
     copied = rows.kind != FLOAT32 or rows.stride != 1
     return Scratch(
         tops=np.empty((rows.vocab + BLOCK - 1) // BLOCK, np.uint32),
-        ids=np.empty(listed, np.int32),
-        values=np.empty(listed, np.float32),
-        weights=np.empty(listed),
-        active=np.empty(listed, np.int32),
-        bins=np.empty(_BINS),
+        ids=np.empty(rows.vocab, np.int32),
+        values=np.empty(rows.vocab, np.float32),
+        weights=np.empty(rows.vocab),
+        active=np.empty(rows.vocab, np.int32),
+        bins=np.empty(_FINE + 16),
         chunk=np.empty(CHUNK),
         rough=np.empty(CHUNK, np.float32),
         words=np.empty((4, BLOCK // 4), np.uint64),
@@ -325,6 +326,12 @@ def _scan(row, scale, rough, tops, buffer):
 
 
 @_compile()
+def _rough_error(best, scale):
+    """Largest relative error of a rough mass; see `_ROUGH_LIMIT`."""
+    return 1.2 * ((abs(best * scale) + 20.0) * 8.4e-8 + 20.0 * 4.2e-8 + 4e-7)
+
+
+@_compile()
 def _mass(row, best, scale, tops, buffer):
     """The row's mass relative to the best token's, in float64."""
     vocab = row.shape[0]
@@ -365,35 +372,37 @@ def _top_k_floor(tops, top_k):
 
 
 @_compile()
-def _narrow_depth(best, scale, target, deepest, s):
-    """Depth (in powers of two below the best logit) down to which block maxima alone have mass `target`, or -1.
-
-    They are a lower bound of the mass of all tokens down to there. Overwrites the lists.
-    """
-    blocks, heads, weights, bins = s.tops.shape[0], s.values, s.weights, s.bins
-    for block in range(blocks):
-        heads[block] = _value_of(s.tops[block])
-    _power_block(heads, blocks, best, scale, weights)
-    per_bin = (_BINS - 1) / deepest
-    bins[:] = 0.0
-    for block in range(blocks):
-        depth = (best - np.float64(heads[block])) * scale
-        if depth <= deepest:
-            bins[int(depth * per_bin)] += weights[block]
-    reached = 0.0
-    for b in range(_BINS):
-        reached += bins[b]
-        if reached >= target:
-            return min((b + 1) / per_bin, deepest)
-    return -1.0
-
-
-@_compile()
 def _place_block(values, count, best, per_logit, out):
     """Bin of each value by its depth below the best logit; whatever is too deep goes to the last bin."""
     for i in range(count):
         place = (best - values[i]) * per_logit
         out[i] = np.int32(place if place < np.float32(_FINE - 1) else np.float32(_FINE - 1))
+
+
+@_compile()
+def _narrow_depth(best, scale, target, deepest, s):
+    """Depth (in powers of two below the best logit) down to which block maxima alone have mass `target`, or -1.
+
+    They are a lower bound of the mass of all tokens down to there. Overwrites the lists.
+    """
+    blocks, heads, weights, bins, places = s.tops.shape[0], s.values, s.weights, s.bins, s.ids
+    per_bin = (_FINE - 1) / deepest
+    for block in range(blocks):
+        heads[block] = _value_of(s.tops[block])
+    _power_block(heads, blocks, best, scale, weights)
+    _place_block(heads, blocks, np.float32(best), np.float32(scale * per_bin), places)
+    bins[:] = 0.0
+    for block in range(
+        blocks
+    ):  # what is too deep goes to spare bins in turn: no addition waits for the one before
+        place = places[block]
+        bins[place + (block & 15 if place == _FINE - 1 else 0)] += weights[block]
+    reached = 0.0
+    for b in range(_FINE - 1):
+        reached += bins[b]
+        if reached >= target:
+            return min((b + 1) / per_bin, deepest)
+    return -1.0
 
 
 @_compile()
@@ -442,12 +451,12 @@ def _mass_above(row, best, scale, limit, chunk):
 
 
 @_compile()
-def _any_between(values, count, floor, limit):
-    """Whether any value lies in [floor, limit]; no jumps, so it vectorises."""
+def _count_between(values, count, floor, limit):
+    """How many values lie in [floor, limit]; no jumps, so it vectorises."""
     hits = np.int32(0)
     for i in range(count):
-        hits |= np.int32(values[i] >= floor) & np.int32(values[i] <= limit)
-    return hits != 0
+        hits += np.int32(values[i] >= floor) & np.int32(values[i] <= limit)
+    return hits
 
 
 @_compile()
@@ -458,7 +467,15 @@ def _gather(row, tops, floor, limit, ids):
         if tops[block] < lowest:
             continue
         start, stop = block * BLOCK, min(row.shape[0], (block + 1) * BLOCK)
-        if _any_between(row[start:stop], stop - start, floor, limit):
+        hits = _count_between(row[start:stop], stop - start, floor, limit)
+        if hits == 0:
+            continue
+        if hits <= 4 and limit == _HIGHEST:  # jumps nearly always go the same way
+            for i in range(start, stop):
+                if row[i] >= floor:
+                    ids[n] = i
+                    n += 1
+        else:
             for i in range(start, stop):
                 ids[n] = i
                 n += np.int64(row[i] >= floor) & np.int64(row[i] <= limit)
@@ -494,7 +511,7 @@ def _last_kept(n, before, target, best, floor, s):
     count, high, low, whole = n, best, np.float64(floor), True
     while count > _SMALL and high > low:
         per_bin = (_BINS - 1) / (high - low)
-        bins[:] = 0.0
+        bins[:_BINS] = 0.0
         for a in range(count):
             j = a if whole else active[a]
             bins[int((high - np.float64(values[j])) * per_bin)] += weights[j]
@@ -550,13 +567,13 @@ def _top_k_cut(row, best, top_k, s):
 
 @_compile()
 def _top_p_cut(row, best, setting, rough, s):
-    """Where the nucleus ends. Returns (logit and id of its last token, its mass).
+    """Where the nucleus ends. Returns (tokens listed, -1 if not all that stay are; logit and id of the last; mass).
 
     Works with the rough mass first. Unless the target comes within its error of a step of the running sum, the exact
     mass would give the same; where it does, the exact one is computed.
     """
     top_p, scale = setting.top_p, setting.scale
-    margin, mass = _ROUGH_ERROR, rough
+    margin, mass = _rough_error(best, scale), rough
     if rough < 0.0:
         margin, mass = 0.0, _mass(row, best, scale, s.tops, s.chunk)
     # Tokens that weigh less than tail / vocab each cannot weigh more than the tail together: the end is above that.
@@ -569,12 +586,14 @@ def _top_p_cut(row, best, setting, rough, s):
     floor = _at_depth(best, depth, scale)
     n = _gather(row, s.tops, floor, _HIGHEST, s.ids)
     _weigh(row, n, best, scale, s)
+    if _total(s.weights, n) < wanted:  # by rounding at the floor only
+        return _wide_top_p_cut(row, best, setting, mass, deepest, s)
     cut, cut_id, before, after = _last_kept(n, 0.0, top_p * mass, best, floor, s)
     sure = before < top_p * mass * (1.0 - margin) and after >= wanted
     if margin > 0.0 and not sure:
         mass = _mass(row, best, scale, s.tops, s.chunk)
         cut, cut_id, before, after = _last_kept(n, 0.0, top_p * mass, best, floor, s)
-    return cut, cut_id, after
+    return n, cut, cut_id, after
 
 
 @_compile()
@@ -589,7 +608,7 @@ def _wide_top_p_cut(row, best, setting, mass, deepest, s):
     first, at_most = 0, 0.0
     while first < _FINE - 2:
         at_most += counts[first] * 2.0 ** (-first / per_bin)
-        if at_most >= setting.top_p * mass * (1.0 - _ROUGH_ERROR):
+        if at_most >= setting.top_p * mass * (1.0 - _rough_error(best, scale)):
             break
         first += 1
     limit = _at_depth(best, first / per_bin, scale) if first > 0 else _HIGHEST
@@ -609,7 +628,7 @@ def _wide_top_p_cut(row, best, setting, mass, deepest, s):
         n = _gather(row, s.tops, floor, _HIGHEST, s.ids)
         _weigh(row, n, best, scale, s)
     cut, cut_id, _, after = _last_kept(n, above, target, best, floor, s)
-    return cut, cut_id, after
+    return -1, cut, cut_id, after
 
 
 @_compile()
@@ -637,7 +656,7 @@ def _drop_below_floor(n, best, setting, s):
 def _select(row, best, setting, rough, s):
     """Top-k, then top-p over its survivors; at least one of the two is on.
 
-    Returns (logit and id of the last survivor in rank, mass of the survivors).
+    Returns (tokens listed, among them all survivors, or -1; logit and id of the last survivor; mass of the survivors).
     """
     if setting.top_k >= row.shape[0]:
         return _top_p_cut(row, best, setting, rough, s)
@@ -647,18 +666,23 @@ def _select(row, best, setting, rough, s):
     mass = _total(s.weights, n)
     if setting.top_p < 1.0:
         cut, cut_id, _, mass = _last_kept(n, 0.0, setting.top_p * mass, best, cut, s)
-    return cut, cut_id, mass
+    return n, cut, cut_id, mass
 
 
 @_compile()
-def _list_survivors(row, best, setting, cut, cut_id, s):
-    """List tokens ranked at or before (cut, cut_id) that min-p leaves, with weights. Returns how many."""
-    floor = cut
-    if setting.min_p > 0.0:  # a little below the floor, so that rounding to float32 loses nothing
-        reach = best + setting.temperature * setting.floor
-        floor = max(floor, np.float32(reach - 1e-6 * abs(reach) - 1e-30))
-    n = _gather(row, s.tops, floor, _HIGHEST, s.ids)
-    _weigh(row, n, best, setting.scale, s)
+def _list_survivors(row, listed, best, setting, cut, cut_id, s):
+    """List tokens ranked at or before (cut, cut_id) that min-p leaves, with weights. Returns how many.
+
+    `listed` tokens that hold them all may be listed already; -1 if not.
+    """
+    n = listed
+    if n < 0:
+        floor = cut
+        if setting.min_p > 0.0:  # a little below the floor, so that rounding to float32 loses nothing
+            reach = best + setting.temperature * setting.floor
+            floor = max(floor, np.float32(reach - 1e-6 * abs(reach) - 1e-30))
+        n = _gather(row, s.tops, floor, _HIGHEST, s.ids)
+        _weigh(row, n, best, setting.scale, s)
     n = _compress(n, cut, cut_id, s)
     return _drop_below_floor(n, best, setting, s) if setting.min_p > 0.0 else n
 
@@ -745,11 +769,26 @@ def _limit(gap):
 
 
 @_compile()
-def _loudest(row, best_rank, setting, cut, cut_id, seed, position, s):
-    """Argmax of score + noise over tokens ranked at or before (cut, cut_id) and above the min-p floor.
+def _loudest_listed(n, best, setting, cut, cut_id, seed, position, s):
+    """Argmax of score + noise over the n listed tokens that survive; the lowest id on ties."""
+    score, winner = -np.inf, np.int64(-1)
+    for j in range(n):
+        value, token = s.values[j], np.int64(s.ids[j])
+        own = (np.float64(value) - best) / setting.temperature
+        if value < cut or (value == cut and token > cut_id) or own < setting.floor:
+            continue
+        high = _word(token, 0, seed, position)
+        if high > _limit(score - own):
+            continue
+        noisy = own + _noise(token, high, seed, position)
+        if noisy > score:  # in token order, so the first of equals stays
+            score, winner = noisy, token
+    return winner
 
-    Ties go to the lowest id.
-    """
+
+@_compile()
+def _loudest(row, best_rank, setting, cut, cut_id, seed, position, s):
+    """Argmax of score + noise over all tokens that survive; the lowest id on ties."""
     vocab, tops, words = row.shape[0], s.tops, s.words
     temperature, floor = setting.temperature, setting.floor
     best = np.float64(_value_of(best_rank))
@@ -757,12 +796,6 @@ def _loudest(row, best_rank, setting, cut, cut_id, seed, position, s):
     winner = _first_at(row, tops, best_rank)
     score = _noise(winner, _word(winner, 0, seed, position), seed, position)
     lowest = _rank_of(cut)
-    opened = 0
-    for block in range(tops.shape[0]):
-        opened += np.int64(tops[block] >= lowest)
-    whole_blocks = (
-        opened * 4 >= tops.shape[0]
-    )  # few blocks hold few survivors each, whose words are had one by one
     for block in range(tops.shape[0]):
         if tops[block] < lowest:
             continue
@@ -770,16 +803,12 @@ def _loudest(row, best_rank, setting, cut, cut_id, seed, position, s):
         if height < floor or height == -np.inf:
             continue
         start, limit = block * BLOCK, _limit(score - height)
-        if whole_blocks:
-            _high_words(np.uint64(start >> 2), seed, position, words)
-            if not _may_win(words, limit):
-                continue
+        _high_words(np.uint64(start >> 2), seed, position, words)
+        if not _may_win(words, limit):
+            continue
         for i in range(start, min(vocab, start + BLOCK)):
-            value = row[i]
-            if value < cut or (value == cut and i > cut_id):
-                continue
-            high = words[i & 3, (i - start) >> 2] if whole_blocks else _word(i, 0, seed, position)
-            if high > limit:
+            high, value = words[i & 3, (i - start) >> 2], row[i]
+            if high > limit or value < cut or (value == cut and i > cut_id):
                 continue
             own = (np.float64(value) - best) / temperature
             if own < floor or own == -np.inf or high > _limit(score - own):
@@ -809,11 +838,18 @@ def walk_drafter_invariant(
         if setting.top_k == 1:
             choice = _first_at(row, s.tops, best_rank)
         else:
-            cut, cut_id = _LOWEST, np.int32(vocab)
+            best, seed, position = (
+                np.float64(_value_of(best_rank)),
+                np.uint64(seeds[b]),
+                np.uint64(positions[b] + t),
+            )
+            listed, cut, cut_id = -1, _LOWEST, np.int32(vocab)
             if ranked:
-                cut, cut_id, _ = _select(row, np.float64(_value_of(best_rank)), setting, rough, s)
-            position = np.uint64(positions[b] + t)
-            choice = _loudest(row, best_rank, setting, cut, cut_id, np.uint64(seeds[b]), position, s)
+                listed, cut, cut_id, _ = _select(row, best, setting, rough, s)
+            if 0 <= listed <= _FEW:
+                choice = _loudest_listed(listed, best, setting, cut, cut_id, seed, position, s)
+            else:
+                choice = _loudest(row, best_rank, setting, cut, cut_id, seed, position, s)
         if t < length and candidates[b, t + 1] != choice:
             return SOUND, t, t, choice
     return SOUND, length, length, choice
@@ -851,18 +887,19 @@ def _draw(weights, n, coin):
 
 @_compile()
 def _survivors(row, best_rank, setting, rough, s):
-    """Returns (logit and id of the last survivor in rank, mass of the survivors that min-p leaves)."""
+    """Returns (tokens listed, among them all survivors, or -1; logit and id of the last in rank; mass min-p leaves)."""
     vocab, best = row.shape[0], np.float64(_value_of(best_rank))
-    cut, cut_id, mass = _LOWEST, np.int32(vocab), 1.0
+    listed, cut, cut_id, mass = -1, _LOWEST, np.int32(vocab), 1.0
     if setting.top_k == 1:
-        return _value_of(best_rank), np.int32(_first_at(row, s.tops, best_rank)), mass
+        return listed, _value_of(best_rank), np.int32(_first_at(row, s.tops, best_rank)), mass
     if setting.top_k < vocab or setting.top_p < 1.0:
-        cut, cut_id, mass = _select(row, best, setting, rough, s)
+        listed, cut, cut_id, mass = _select(row, best, setting, rough, s)
     elif setting.min_p <= 0.0:
         mass = _mass(row, best, setting.scale, s.tops, s.chunk)
     if setting.min_p > 0.0:
-        mass = _total(s.weights, _list_survivors(row, best, setting, cut, cut_id, s))
-    return cut, cut_id, mass
+        listed = _list_survivors(row, listed, best, setting, cut, cut_id, s)
+        mass = _total(s.weights, listed)
+    return listed, cut, cut_id, mass
 
 
 @_compile()
@@ -898,14 +935,14 @@ def walk_target_only(
         if fault != SOUND:
             return fault, t, t, -1
         best = np.float64(_value_of(best_rank))
-        cut, cut_id, mass = _survivors(row, best_rank, setting, rough, s)
+        listed, cut, cut_id, mass = _survivors(row, best_rank, setting, rough, s)
         drafted = t < n - 1
         draft = candidates[b, t + 1] if drafted else np.int64(-1)
         if drafted:
             p = _share_of(draft, row, best, setting, cut, cut_id, mass, s)
             if p > 0.0 and (coins[b, t] <= p / acc or p >= single):
                 continue
-        count = _list_survivors(row, best, setting, cut, cut_id, s)
+        count = _list_survivors(row, listed, best, setting, cut, cut_id, s)
         at = _index_of(s.ids, count, draft)
         if at >= 0:
             s.weights[at] = 0.0
@@ -935,7 +972,7 @@ def walk_rejection(
         draft = candidates[b, t + 1] if drafted else np.int64(-1)
         if drafted and not q[start + draft * step] > 0.0:
             return BAD_DRAFT_PROB, t, t, draft
-        cut, cut_id, mass = _survivors(row, best_rank, setting, rough, s)
+        listed, cut, cut_id, mass = _survivors(row, best_rank, setting, rough, s)
         if drafted:
             p = _share_of(draft, row, best, setting, cut, cut_id, mass, s)
             if coins[b, t] * q[start + draft * step] < p:
@@ -943,7 +980,7 @@ def walk_rejection(
             for i in range(vocab):
                 if not (q[start + i * step] >= 0.0 and q[start + i * step] < np.inf):
                     return BAD_DRAFT_ROW, t, t, draft
-        count = _list_survivors(row, best, setting, cut, cut_id, s)
+        count = _list_survivors(row, listed, best, setting, cut, cut_id, s)
         if drafted:
             residual = np.empty(count)
             for j in range(count):
