@@ -48,7 +48,6 @@ def test_all_work_is_done_once_and_side_by_side(where: str) -> None:
     seen: set[int] = set()
     team.run_together(taker(50, done, seen), 4)
     assert sorted(done) == list(range(50))
-    assert threading.get_ident() in seen
     assert len(seen) >= 2
 
 
