@@ -239,7 +239,8 @@ def _take_in(sequence: Sequence, token: int) -> str:
         token, sequence.output_length - 1, end_tokens=sequence.end_token_ids, max_tokens=sequence.output_limit
     )
     shown = sequence.text.push(token, is_end_token=token in sequence.end_token_ids)
-    if shown.stopped:
-        reason = "stop"
-    sequence.finish_reason = reason
-    return shown.text if reason is None else shown.text + sequence.text.finish()
+    if reason is None and not shown.stopped:
+        return shown.text
+    text = shown.text + sequence.text.finish()  # what was held back may itself complete a stop string
+    sequence.finish_reason = "stop" if sequence.text.stop_string is not None else reason
+    return text
