@@ -49,24 +49,25 @@ class Structure:
 
     def attach(self, site: AttentionSite) -> None:
         """Tell every attention module where it finds the pass it works for, its layer and its window."""
-        found = 0
-        for module in self.layers.modules():
-            layer = getattr(module, "layer_idx", None)
-            if isinstance(layer, int):
-                module.draftproof_site = site  # type: ignore[assignment]
-                module.draftproof_layer = layer  # type: ignore[assignment]
-                module.draftproof_window = self.windows[layer]  # type: ignore[assignment]
-                found += 1
-        if not found:
+        modules = self._attention_modules()
+        if not modules:
             raise ModelError(
                 "DP253", f"the layers of {self.model_type} carry no layer_idx: its attention cannot be found"
             )
+        for layer, module in modules:
+            module.draftproof_site = site  # type: ignore[assignment]
+            module.draftproof_layer = layer  # type: ignore[assignment]
+            module.draftproof_window = self.windows[layer]  # type: ignore[assignment]
 
     def set_window(self, window: int) -> None:
         """Give every attention layer this sliding window."""
-        for module in self.layers.modules():
-            if isinstance(getattr(module, "layer_idx", None), int):
-                module.draftproof_window = window  # type: ignore[assignment]
+        for _, module in self._attention_modules():
+            module.draftproof_window = window  # type: ignore[assignment]
+
+    def _attention_modules(self) -> list[tuple[int, nn.Module]]:
+        """Every module that knows its layer's index, with that index."""
+        indexed = ((getattr(module, "layer_idx", None), module) for module in self.layers.modules())
+        return [(layer, module) for layer, module in indexed if isinstance(layer, int)]
 
     def lm_head(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """The bare LM head as it now stands (after operators were swapped)."""
