@@ -25,6 +25,7 @@ _ELEMENTWISE: frozenset[Callable[..., Any]] = frozenset(
 _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 )
+_CAUGHT = _ELEMENTWISE | _PRODUCTS | {functional.linear}
 _OURS = "draftproof.models."
 _CALLER = "draftproof.models.target"
 
@@ -73,8 +74,7 @@ class OwnCalls(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
-        caught = function is functional.linear or function in _PRODUCTS or function in _ELEMENTWISE
-        self.found = self.found or (caught and not _called_by_us())
+        self.found = self.found or (function in _CAUGHT and not _called_by_us())
         return function(*args, **(kwargs or {}))
 
 

@@ -8,7 +8,6 @@ Where packing is not to be had, products run in tiles of one fixed number of row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -47,12 +46,6 @@ def best_route(dtype: torch.dtype, device: torch.device) -> Route:
     return Route.PACKED if packing_available(dtype, device) else Route.TILES
 
 
-@dataclass(frozen=True)
-class _Shape:
-    in_features: int
-    out_features: int
-
-
 class RowInvariantLinear(nn.Module):
     """``y = x @ weight.T + bias`` with row-invariant rows.
 
@@ -68,7 +61,7 @@ class RowInvariantLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.route = route or best_route(weight.dtype, weight.device)
-        self._shape = _Shape(weight.shape[1], weight.shape[0])
+        self.out_features, self.in_features = weight.shape
         self._bias = None if bias is None else bias.detach()
         self._weight: Any
         if self.route is Route.PACKED:
@@ -81,14 +74,6 @@ class RowInvariantLinear(nn.Module):
         """The weight as it is kept; for a packed one only dtype, device and the like can be read off it."""
         weight: torch.Tensor = self._weight
         return weight
-
-    @property
-    def in_features(self) -> int:
-        return self._shape.in_features
-
-    @property
-    def out_features(self) -> int:
-        return self._shape.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., in_features] -> [..., out_features]`` in the weight's dtype."""
