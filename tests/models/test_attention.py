@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.models.attention import AttentionRule, ForwardPass, attend
-from draftproof.models.kv import LayerKV, SequenceKV
+from draftproof.models.attention_pass import ForwardPass
+from draftproof.models.attention_reference import AttentionRule
+from draftproof.models.kv import LayerShape, PrivateKV, TargetPages
 from draftproof.models.rows import Segment
 
 
@@ -65,24 +66,18 @@ def reference(case: Case) -> torch.Tensor:
 
 def in_chunks(case: Case, lengths: list[int], noise: bool = False) -> torch.Tensor:
     """The whole sequence chunk by chunk; with `noise`, random entries lie behind every chunk, as rejected drafts leave them."""
-    store = LayerKV(case.keys.shape[0], case.keys.shape[-1], case.values.shape[-1], torch.device("cpu"))
-    group, start, parts = case.queries.shape[0] // case.keys.shape[0], 0, []
-    for length in lengths:
-        rows = slice(start, start + length)
-        store.write(start, case.keys[:, rows], case.values[:, rows])
+    kv_heads, length, dim = case.keys.shape
+    shape = LayerShape(kv_heads, dim, case.values.shape[-1])
+    kv = PrivateKV(TargetPages([shape], 0, case.keys.dtype, case.keys.device))
+    parts = []
+    for count in lengths:
+        rows = slice(kv.length, kv.length + count)
         if noise:
-            store.write(
-                start + length,
-                30 * torch.randn(case.keys.shape[0], 21, case.keys.shape[-1]),
-                30 * torch.randn(case.values.shape[0], 21, case.values.shape[-1]),
-            )
-        kv = SequenceKV(1)
-        kv.length = start
-        plans = ForwardPass([Segment(kv, torch.zeros(length, dtype=torch.long), 0)]).plans(
-            0, group, case.rule.window
-        )
-        parts.append(attend(case.queries[:, rows], store, plans, case.rule))
-        start += length
+            behind = 21
+            junk = torch.full((kv_heads, behind, dim), torch.nan).to(case.keys.dtype)
+            attended(kv, behind)
+        parts.append(attended(kv, case.queries[:, rows], case.keys[:, rows], case.values[:, rows], case.rule))
+        kv.length += count
     return torch.cat(parts)
 
 

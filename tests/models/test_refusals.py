@@ -24,7 +24,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, register
-from draftproof.models.kv import SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target, TargetOptions
 from support.tiny import CONFIGS, make_model, make_target, random_tokens
@@ -141,8 +140,9 @@ def test_last_token_logits_only() -> None:
 
 def test_all_rows_whatever_is_asked() -> None:
     tokens = random_tokens(9)
-    expected = make_target("llama").forward([Segment(SequenceKV(4), tokens, 4)]).logits
-    assert torch.equal(built(AllRows).forward([Segment(SequenceKV(4), tokens, 4)]).logits, expected)
+    stock, target = make_target("llama"), built(AllRows)
+    expected = stock.forward([Segment(stock.new_sequence(), tokens, 4)]).logits
+    assert torch.equal(target.forward([Segment(target.new_sequence(), tokens, 4)]).logits, expected)
 
 
 def test_a_model_that_drops_rows_later_is_caught() -> None:
@@ -156,17 +156,17 @@ def test_a_model_that_drops_rows_later_is_caught() -> None:
 
     target.model.forward = types.MethodType(drops, target.model)
     with pytest.raises(ModelError, match="returned 8 logit rows where 9") as caught:
-        target.forward([Segment(SequenceKV(4), random_tokens(9), 0)])
+        target.forward([Segment(target.new_sequence(), random_tokens(9), 0)])
     assert caught.value.code == "DP251"
 
 
 def test_taps_and_context() -> None:
     target = make_target("llama")
     with pytest.raises(ModelError, match=r"0\.\.3.*got 4") as caught:
-        target.forward([Segment(SequenceKV(4), random_tokens(3), 0)], taps=(4,))
+        target.forward([Segment(target.new_sequence(), random_tokens(3), 0)], taps=(4,))
     assert caught.value.code == "DP257"
     with pytest.raises(ModelError, match="512 tokens") as caught:
-        target.forward([Segment(SequenceKV(4), random_tokens(513), 0)])
+        target.forward([Segment(target.new_sequence(), random_tokens(513), 0)])
     assert caught.value.code == "DP258"
     with pytest.raises(ModelError) as caught:
         target.model(input_ids=random_tokens(3)[None])

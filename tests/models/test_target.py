@@ -30,7 +30,8 @@ def test_agrees_with_transformers(kind: str) -> None:
     with torch.no_grad():
         expected = reference(input_ids=tokens[None], use_cache=False, output_hidden_states=True)
     taps = (0, 2, 3, 0)
-    logits, features = run(make_target(kind), SequenceKV(4), tokens, taps)
+    target = make_target(kind)
+    logits, features = run(target, target.new_sequence(), tokens, taps)
     torch.testing.assert_close(logits, expected.logits[0], atol=2e-4, rtol=1e-4)
     hidden = torch.cat([expected.hidden_states[layer + 1][0] for layer in taps], dim=-1)
     torch.testing.assert_close(features, hidden, atol=2e-4, rtol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.errors import ALL, DraftproofWarning, RequestError, explanation
-from draftproof.sampling import SamplingDefaults, SamplingParams
+from draftproof.sampling import SamplingDefaults, SamplingParams, StructuredOutputs
 
 NEUTRAL = SamplingDefaults()
 SAMPLING = SamplingDefaults(temperature=0.7, top_p=0.9, top_k=20, min_p=0.05)
@@ -36,6 +37,17 @@ BAD = [
     ("ignore_eos", "DP428", [None, 0, 1, "false"]),
     ("include_stop_str_in_output", "DP428", [None, 0, 1, "false"]),
     ("skip_special_tokens", "DP428", [None, 0, 1, "false"]),
+    ("repetition_penalty", "DP433", [0, -1, 1e-7, 1e7, NAN, INF, True, "1.1"]),
+    ("presence_penalty", "DP434", [-2.01, 2.01, NAN, INF, None, True, "0"]),
+    ("frequency_penalty", "DP434", [-2.01, 2.01, NAN, INF, None, True, "0"]),
+    ("logit_bias", "DP435", [5, "5", [5], [1, 2], {1: 100.5}, {1: -101}, {1: NAN}, {1: "2"}, {1: True}]),
+    ("allowed_token_ids", "DP436", [[], [-1], [1.0], ["a"], "12", 5, [True], {1: 2}]),
+    ("banned_token_ids", "DP436", [[-1], [1.0], ["a"], "12", 5, [True], {1: 2}]),
+    ("min_tokens", "DP437", [-1, 257, 1.5, True, "5", INF]),
+    ("n", "DP438", [0, -1, 16_385, 1.5, None, True, "2"]),
+    ("logprobs", "DP439", [-2, 1.5, True, False, "5"]),
+    ("prompt_logprobs", "DP439", [-2, 1.5, True, False, "5"]),
+    ("structured_outputs", "DP444", [{"regex": "a"}, "json", True]),
 ]
 
 
@@ -82,13 +94,22 @@ def test_a_huge_value_does_not_flood_the_message() -> None:
         ("max_tokens", [1, 10**9, np.int32(4)]),
         ("stop", [None, [], "a", "\n\n", ["a", "b"], ("a",)]),
         ("stop_token_ids", [None, [], [0], (1, 2), np.array([1, 2]), {3}]),
+        ("repetition_penalty", [1, 1e-6, 1e6, np.float32(1.5), Fraction(5, 4)]),
+        ("presence_penalty", [-2, 0, 2, 0.5]),
+        ("frequency_penalty", [-2, 0, 2, 0.5]),
+        ("allowed_token_ids", [[0], (1, 2), np.array([1, 2]), {3}]),
+        ("banned_token_ids", [[], [0], (1, 2), np.array([1, 2]), {3}]),
+        ("min_tokens", [0, 256, np.int64(5)]),
+        ("n", [1, 16_384]),
+        ("logprobs", [-1, 0, 20, np.int64(3)]),
+        ("prompt_logprobs", [-1, 0, 20]),
     ],
 )
 def test_good_values_are_taken_and_stored_in_plain_types(field: str, values: list[Any]) -> None:
     for value in values:
         params = SamplingParams(**{field: value})
         stored = getattr(params, field)
-        if field in ("stop", "stop_token_ids"):
+        if field in ("stop", "stop_token_ids", "allowed_token_ids", "banned_token_ids"):
             assert type(stored) is tuple
             assert all(type(item) in (str, int) for item in stored)
         else:
@@ -195,13 +216,101 @@ def test_stop_token_ids_are_checked_against_the_vocabulary() -> None:
     assert caught.value.code == "DP427"
 
 
+@pytest.mark.parametrize(
+    "bias", [{7: 1, 3: -2.5}, {"7": 1, "3": -2.5}, {np.int64(7): 1, "3": np.float32(-2.5)}]
+)
+def test_a_logit_bias_takes_ids_and_their_digits(bias: dict[Any, Any]) -> None:
+    params = SamplingParams(logit_bias=bias)
+    assert params.logit_bias == ((3, -2.5), (7, 1.0))
+    assert replace(params, n=2).logit_bias == params.logit_bias
+    assert params.resolve(NEUTRAL).logit_bias == params.logit_bias
+
+
+@pytest.mark.parametrize(
+    "bias", [{-1: 1}, {"-1": 1}, {1.0: 1}, {"a": 1}, {"": 1}, {True: 1}, {"²": 1}, {1: 0, "1": 0}]
+)
+def test_a_logit_bias_refuses_other_keys(bias: dict[Any, Any]) -> None:
+    with pytest.raises(RequestError, match=r"logit_bias must be .*, got ") as caught:
+        SamplingParams(logit_bias=bias)
+    assert caught.value.code == "DP435"
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(RequestError, match="allowed_token_ids must have a token that banned") as caught:
+        SamplingParams(allowed_token_ids=[5, 7, 7], banned_token_ids=[7, 5, 9])
+    assert caught.value.code == "DP436"
+    with pytest.raises(RequestError, match=r"min_tokens must be .* max_tokens \(8\), got 9") as caught:
+        SamplingParams(min_tokens=9, max_tokens=8)
+    assert caught.value.code == "DP437"
+    with pytest.raises(RequestError, match="banned_token_ids must leave a token") as caught:
+        SamplingParams(banned_token_ids=range(10)).resolve(NEUTRAL, vocab_size=10)
+    assert caught.value.code == "DP436"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("logit_bias", {100: 1}, "DP435"),
+        ("allowed_token_ids", [1, 100], "DP436"),
+        ("banned_token_ids", [1, 100], "DP436"),
+        ("logprobs", 101, "DP439"),
+        ("prompt_logprobs", 101, "DP439"),
+    ],
+)
+def test_ids_and_counts_are_checked_against_the_vocabulary(field: str, value: Any, code: str) -> None:
+    params = SamplingParams(**{field: value})
+    params.resolve(NEUTRAL, vocab_size=101)
+    with pytest.raises(RequestError, match=f"{field} must be .*vocabulary size 100, got") as caught:
+        params.resolve(NEUTRAL, vocab_size=100)
+    assert caught.value.code == code
+
+
+def test_row_rules_are_carried_over_to_greedy_decoding() -> None:
+    form = StructuredOutputs(regex="a+")
+    resolved = SamplingParams(
+        temperature=0,
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={1: 2},
+        allowed_token_ids=[1, 2, 2],
+        banned_token_ids=[2],
+        min_tokens=3,
+        n=4,
+        logprobs=-1,
+        prompt_logprobs=0,
+        structured_outputs=form,
+    ).resolve(NEUTRAL, vocab_size=50)
+    assert (resolved.repetition_penalty, resolved.presence_penalty, resolved.frequency_penalty) == (
+        1.2,
+        0.5,
+        -0.5,
+    )
+    assert resolved.logit_bias == ((1, 2.0),)
+    assert (resolved.allowed_token_ids, resolved.banned_token_ids) == ({1, 2}, {2})
+    assert (resolved.min_tokens, resolved.n) == (3, 4)
+    assert (resolved.logprobs, resolved.prompt_logprobs) == (50, 0)
+    assert resolved.structured_outputs is form
+
+
 REQUEST_CODES = [entry.code for entry in ALL if entry.code.startswith("DP4")]
 
 
-@pytest.mark.parametrize("code", [code for code in REQUEST_CODES if "DP420" <= code < "DP430"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        code
+        for code in REQUEST_CODES
+        if "DP420" <= code < "DP430" or "DP433" <= code < "DP440" or code in ("DP444", "DP445")
+    ],
+)
 def test_the_example_of_each_explanation_fails_as_told_and_its_mend_works(code: str) -> None:
     entry = explanation(code)
-    names = {"SamplingParams": SamplingParams, "SamplingDefaults": SamplingDefaults}
+    names = {
+        "SamplingParams": SamplingParams,
+        "SamplingDefaults": SamplingDefaults,
+        "StructuredOutputs": StructuredOutputs,
+    }
     with pytest.raises(RequestError) as caught:
         eval(entry.before, names)
     assert caught.value.code == code

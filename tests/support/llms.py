@@ -28,7 +28,7 @@ def tiny_llm(kind: str = "llama", dtype: torch.dtype = torch.float32) -> LLM:
     tokenizer = copy(tiny_tokenizer("byte_level"))
     tokenizer.chat_template = CHAT_TEMPLATE
     target = make_target(kind, dtype, vocab=len(tokenizer))
-    return LLM.from_parts(target, tokenizer, end_token_ids=frozenset({END}))
+    return LLM.from_parts(target, tokenizer, end_token_ids=frozenset({END}), draft_mode="fixed=15")
 
 
 def make_drafter(llm: LLM, kind: str, block_size: int) -> Drafter:

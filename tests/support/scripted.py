@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from draftproof.models.drafters.base import DraftProposal, DraftRequest
+from draftproof.models.drafters.base import ContextUpdate, DraftProposal, DraftRequest
 
 
 class ScriptedDrafter:
@@ -20,15 +20,25 @@ class ScriptedDrafter:
 
     name = "scripted"
     tap_layer_ids: tuple[int, ...] = ()
+    page_bytes = 0
 
     def __init__(self, scripts: dict[tuple[int, ...], list[int]], period: int, max_draft_tokens: int) -> None:
         self.scripts, self.period, self.max_draft_tokens = scripts, period, max_draft_tokens
 
-    def new_state(self) -> dict[str, int]:
-        return {"seen": 0}
+    def new_pages(self, num_pages: int) -> None:
+        return None
 
-    def extend(self, state: dict[str, int], features: torch.Tensor | None, start: int) -> None:
-        assert features is None
+    def copy_page(self, pages: None, source: int, destination: int) -> None:
+        assert pages is None
+
+    def new_state(
+        self, pages: None = None, table: list[int] | None = None, length: int = 0
+    ) -> dict[str, int]:
+        assert pages is None
+        return {"seen": length}
+
+    def extend(self, updates: Sequence[ContextUpdate]) -> None:
+        assert all(update.features is None for update in updates)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
         return [DraftProposal(self._tokens(request)) for request in requests]

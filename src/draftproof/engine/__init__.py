@@ -1,6 +1,25 @@
 """The engine: requests in, tokens out, drafting in between."""
 
+from draftproof.engine.core import EngineOptions
 from draftproof.engine.llm import LLM
-from draftproof.engine.results import PhaseSeconds, RequestResult, RequestStats, StreamEvent, TextPiece
+from draftproof.engine.metrics import Metrics
+from draftproof.engine.results import (
+    Choice,
+    PhaseSeconds,
+    RequestResult,
+    RequestStats,
+    StreamEvent,
+    TextPiece,
+)
 
-__all__ = ["LLM", "PhaseSeconds", "RequestResult", "RequestStats", "StreamEvent", "TextPiece"]
+__all__ = [
+    "LLM",
+    "Choice",
+    "EngineOptions",
+    "Metrics",
+    "PhaseSeconds",
+    "RequestResult",
+    "RequestStats",
+    "StreamEvent",
+    "TextPiece",
+]

@@ -1,68 +1,100 @@
-"""Candidates and the logit rows that belong to them, carried together from draft to verification.
+"""Candidates and the rows that belong to them, carried together from draft to verification.
 
 A row count that does not match the candidates and rows that live on another device are faults of engines that pass the two
-along separately. Here `Candidates` decides which rows the target's pass computes (`segment`) and takes its own rows out of what
-comes back (`rows_of`); there is no other way from the target to verification, so neither fault can be written down.
+along separately. Here `Work` decides which rows the target's pass computes (`segment`) and takes its own rows out of what comes
+back (`logits_of`, `features_of`); there is no other way from the target to verification, so neither fault can be written down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from draftproof.models.kv import SequenceKV
+from draftproof.engine.drafting import Draft
+from draftproof.engine.scheduler import Chunk
+from draftproof.engine.sequence import Sequence
 from draftproof.models.rows import Segment, TargetOutput
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """The anchor and the draft tokens of one sequence in a step.
+class Work:
+    """What one sequence has in a pass: pending tokens, and behind the last of them, the anchor, its draft tokens.
 
     Attributes:
-        token_ids: int64 ``[n]``, n >= 1; entry 0 is the anchor. On the target's device.
-        first_row: which logit row of the pass belongs to the anchor; row ``first_row + t`` to candidate t.
+        chunk: the pending tokens.
+        draft: what is to be verified behind the anchor; nothing unless the chunk decodes.
+        logits_from: index of the first own row with a logit row: the anchor's; 0 where prompt log-probabilities are wanted.
+        first_row: the pass's row of the chunk's first token.
+        first_logit: which logit row of the pass is this sequence's first.
     """
 
-    token_ids: torch.Tensor
+    chunk: Chunk
+    draft: Draft
+    logits_from: int
     first_row: int
+    first_logit: int
 
     @property
-    def count(self) -> int:
-        return self.token_ids.shape[0]
+    def sequence(self) -> Sequence:
+        return self.chunk.sequence
 
     @property
-    def matrix(self) -> torch.Tensor:
-        """The candidates as verification takes them, ``[1, n]``."""
-        return self.token_ids[None]
+    def drafts(self) -> list[int]:
+        """The draft tokens."""
+        return self.draft.tokens
 
-    def segment(self, kv: SequenceKV) -> Segment:
-        """The candidates' part of the pass: every candidate gets a logit row."""
-        return Segment(kv, self.token_ids, 0)
+    @property
+    def rows(self) -> int:
+        """Rows in the pass."""
+        return self.chunk.count + len(self.drafts)
 
-    def rows_of(self, output: TargetOutput) -> torch.Tensor:
-        """This sequence's logit rows, ``[n, vocab]``."""
-        return output.logits[self.first_row : self.first_row + self.count]
+    @property
+    def logit_rows(self) -> int:
+        return self.rows - self.logits_from
+
+    def for_choice(self, sequence: Sequence) -> Work:
+        """The same rows as the first choice's, for another choice of the request: both go on from the prompt's last token."""
+        return replace(self, chunk=replace(self.chunk, sequence=sequence))
+
+    def segment(self, device: torch.device) -> Segment:
+        """This sequence's part of the pass."""
+        sequence = self.sequence
+        kv = sequence.running_memory.kv
+        tokens = sequence.tokens[kv.length : kv.length + self.chunk.count] + self.drafts
+        return Segment(kv, torch.tensor(tokens, dtype=torch.long, device=device), self.logits_from)
+
+    def logits_of(self, output: TargetOutput) -> torch.Tensor:
+        """The logit rows of the anchor and the drafts, ``[1 + len(drafts), vocab]``; none unless the chunk is the last."""
+        end = self.first_logit + self.logit_rows
+        return output.logits[end - (1 + len(self.drafts)) if self.chunk.last else end : end]
+
+    def prompt_logits_of(self, output: TargetOutput) -> torch.Tensor:
+        """The logit rows of the chunk's tokens, ``[count, vocab]``, where prompt log-probabilities are wanted; else none."""
+        count = self.chunk.count if self.logits_from == 0 else 0
+        return output.logits[self.first_logit : self.first_logit + count]
 
     def features_of(self, output: TargetOutput) -> torch.Tensor | None:
-        """This sequence's context features, ``[n, num_taps * hidden]``; every row of a decode pass is a candidate."""
-        return (
-            None if output.features is None else output.features[self.first_row : self.first_row + self.count]
-        )
+        """This sequence's context features, ``[rows, num_taps * hidden]``."""
+        if output.features is None:
+            return None
+        return output.features[self.first_row : self.first_row + self.rows]
 
 
-def lay_out(anchors: Items[int], drafts: Items[torch.Tensor], device: torch.device) -> list[Candidates]:
-    """Candidates of several sequences for one pass, rows in order.
-
-    Args:
-        anchors: the last committed token of each sequence.
-        drafts: int64 ``[k]`` each, k >= 0, one for each anchor.
-        device: the target's.
-    """
-    laid, row = [], 0
-    for anchor, draft in zip(anchors, drafts, strict=True):
-        tokens = torch.cat([torch.tensor([anchor], device=device), draft.to(device)])
-        laid.append(Candidates(tokens, row))
-        row += tokens.shape[0]
+def lay_out(chunks: Items[Chunk], drafts: Items[Draft]) -> list[Work]:
+    """The sequences' work for one pass, rows in order; `drafts` one for each chunk."""
+    laid: list[Work] = []
+    row = logit = 0
+    for chunk, mine in zip(chunks, drafts, strict=True):
+        work = Work(chunk, mine, _logits_from(chunk), row, logit)
+        laid.append(work)
+        row += work.rows
+        logit += work.logit_rows
     return laid
+
+
+def _logits_from(chunk: Chunk) -> int:
+    if chunk.sequence.request.lacks_prompt_logprobs:
+        return 0
+    return chunk.count - 1 if chunk.last else chunk.count

@@ -35,6 +35,7 @@ class OutputText:
         include_stop_str_in_output: keep the stop string, or the text of the end token, in the text.
         skip_special_tokens: leave special tokens out of the text.
         kinds: ``TokenKinds.of(tokenizer)``, where the caller keeps it.
+        min_tokens: before the token of this number (the first is 1) no stop string is looked for.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class OutputText:
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
         kinds: TokenKinds | None = None,
+        min_tokens: int = 0,
     ) -> None:
         self._detokenizer = IncrementalDetokenizer(
             tokenizer, prompt_token_ids, skip_special_tokens, kinds=kinds
@@ -53,6 +55,7 @@ class OutputText:
         self._matcher = StopMatcher(stop, include_stop_str_in_output)
         self._shows_end_token = include_stop_str_in_output
         self._shown: list[str] = []
+        self._pushed, self._min_tokens = 0, min_tokens
 
     @property
     def text(self) -> str:
@@ -77,6 +80,7 @@ class OutputText:
         """
         if self.stop_string is not None:
             raise RuntimeError("a token was pushed after a stop string ended the output")
+        self._pushed += 1
         if is_end_token and not self._shows_end_token:
             return Step("", False)
         return self._show(self._detokenizer.push_one(token_id))
@@ -93,6 +97,6 @@ class OutputText:
         return text
 
     def _show(self, new_text: str) -> Step:
-        text = self._matcher.push(new_text)
+        text = self._matcher.push(new_text) if self._pushed >= self._min_tokens else new_text
         self._shown.append(text)
         return Step(text, self.stop_string is not None)

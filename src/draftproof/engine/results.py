@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from draftproof.errors import DraftproofError
+from draftproof.sampling import TokenLogprobs
+
 
 @dataclass
 class PhaseSeconds:
@@ -11,7 +14,8 @@ class PhaseSeconds:
 
     `prefill` covers the prompt up to the first token (the drafter's share included); the others cover decoding:
     `draft` (the drafter's pass), `target` (the target's pass), `verify` (the acceptance rule), `commit` (drafter keys and
-    values, text, stop rules). `total` is the whole request.
+    values, text, stop rules). Requests that share a step each count all of it. `queue` is the wait for admission, also
+    after a preemption; `total` the whole request.
     """
 
     prefill: float = 0.0
@@ -19,6 +23,7 @@ class PhaseSeconds:
     target: float = 0.0
     verify: float = 0.0
     commit: float = 0.0
+    queue: float = 0.0
     total: float = 0.0
 
     @property
@@ -37,6 +42,7 @@ class RequestStats:
         accepted_tokens: draft tokens kept (those cut off by a stop or a limit are not).
         accepted_lengths: draft tokens kept, step by step.
         decode_tokens: tokens committed by decode steps, bonus tokens included, the prefill's own token excluded.
+        preemptions: times it lost its memory to others and was recomputed.
         seconds: by phase.
     """
 
@@ -45,6 +51,7 @@ class RequestStats:
     accepted_tokens: int = 0
     accepted_lengths: list[int] = field(default_factory=list)
     decode_tokens: int = 0
+    preemptions: int = 0
     seconds: PhaseSeconds = field(default_factory=PhaseSeconds)
 
     @property
@@ -59,24 +66,72 @@ class RequestStats:
 
 
 @dataclass(frozen=True)
-class RequestResult:
-    """The answer to one request.
+class Choice:
+    """One of a request's `n` outputs.
 
     Attributes:
+        index: 0 .. n - 1.
         text: the output text, cut at a stop string.
         token_ids: the output tokens, the end token or the token completing a stop string included.
-        prompt_token_ids: the prompt as the target saw it.
-        finish_reason: ``"stop"`` (end token, stop token or stop string) or ``"length"`` (`max_tokens` or the context).
-        seed: the seed in force; giving it again gives the same tokens, with any drafter or none.
+        finish_reason: ``"stop"`` (end token, stop token or stop string), ``"length"`` (`max_tokens` or the context),
+            ``"abort"`` (the caller no longer wanted it) or ``"error"``.
+        seed: the seed in force; as a request of its own (n = 1) it gives the same tokens, with any drafter or none.
+        logprobs: of every output token, when the request asked for them.
         stats: how it went.
     """
 
+    index: int
     text: str
     token_ids: list[int]
-    prompt_token_ids: list[int]
     finish_reason: str
     seed: int
+    logprobs: list[TokenLogprobs] | None
     stats: RequestStats
+
+
+@dataclass(frozen=True)
+class RequestResult:
+    """The answer to one request. What belongs to one output is found on `choices`; for choice 0 also here.
+
+    Attributes:
+        request_id: the caller's, or one made up.
+        prompt_token_ids: the prompt as the target saw it.
+        choices: `n` outputs.
+        cached_tokens: prompt tokens found in the prefix cache (at the first admission).
+        prompt_logprobs: of every prompt token but the first (which is None), when the request asked for them.
+        error: why it failed, or None.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    choices: list[Choice]
+    cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    error: DraftproofError | None = None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def seed(self) -> int:
+        return self.choices[0].seed
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        return self.choices[0].logprobs
+
+    @property
+    def stats(self) -> RequestStats:
+        return self.choices[0].stats
 
 
 @dataclass(frozen=True)
@@ -89,14 +144,18 @@ class TextPiece:
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """What one step brought.
+    """What one step brought to one output.
 
     Attributes:
         text: text that may be shown now and will never change.
         token_ids: tokens committed by the step.
         pieces: `text`, token by token.
-        finished: whether this is the last event.
+        finished: whether this is the request's last event.
         result: the whole result, on the last event.
+        index: which of the request's `n` outputs.
+        finish_reason: why this output ended, on its own last event.
+        logprobs: of `token_ids`, when the request asked for them.
+        request_id: the request's.
     """
 
     text: str
@@ -104,3 +163,7 @@ class StreamEvent:
     pieces: list[TextPiece]
     finished: bool
     result: RequestResult | None = None
+    index: int = 0
+    finish_reason: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    request_id: str = ""

@@ -1,74 +1,132 @@
-"""One request on its way through the engine."""
+"""One output of a request on its way through the engine."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from draftproof.cache import BlockTable
+from draftproof.engine.economics import RequestAcceptance
 from draftproof.engine.output_text import OutputText
 from draftproof.engine.results import RequestStats
 from draftproof.models.drafters.base import DraftSampling
 from draftproof.models.kv import SequenceKV
-from draftproof.sampling import ResolvedSampling
-from draftproof.verify import SamplingInfo
+from draftproof.sampling import ResolvedSampling, RowRules, TokenLogprobs
+
+if TYPE_CHECKING:
+    import torch
+
+    from draftproof.engine.request import Request
 
 
 @dataclass
-class Sequence:
-    """A request's tokens, caches and progress.
+class SequenceMemory:
+    """What a running sequence holds of the pool.
 
     Attributes:
-        prompt_token_ids: never empty.
-        sampling: with nothing left open.
-        max_length: most tokens, prompt included, that the context holds.
-        end_token_ids: tokens that end the output.
-        kv: the target's keys and values: all committed tokens but the last (the anchor) once prefilled.
+        table: its blocks; `kv` and `draft_state` read the same list.
+        kv: the target's keys and values.
         draft_state: the drafter's memory of the sequence; None without a drafter.
-        text: detokeniser and stop strings.
-        sampling_info: the sampling as verification takes it, one entry.
-        tokens: committed tokens, prompt first.
-        finish_reason: None while it runs.
+        draft_length: tokens whose context the drafter has taken in.
+        waiting: context features ``[n, taps * hidden]`` of the tokens after those, not yet taken in: the drafter's keys and
+            values are produced in batches, when a block fills or when drafting needs them.
+        indexed_blocks: full blocks the prefix index knows of.
     """
 
-    prompt_token_ids: list[int]
-    sampling: ResolvedSampling
-    max_length: int
-    end_token_ids: frozenset[int]
+    table: BlockTable
     kv: SequenceKV
     draft_state: Any
+    draft_length: int
+    waiting: list[torch.Tensor] = field(default_factory=list)
+    indexed_blocks: int = 0
+
+    @property
+    def waiting_length(self) -> int:
+        """Tokens the drafter has yet to take in."""
+        return self.kv.length - self.draft_length
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A choice's tokens, rules and progress.
+
+    Attributes:
+        request: whose output it is.
+        index: which of the request's `n` choices.
+        seed: the choice's own.
+        end_token_ids: tokens that end the output.
+        text: detokeniser and stop strings.
+        rules: penalties, masks, grammar; None when rows are taken as they come.
+        acceptance: what economics knows of it.
+        tokens: committed tokens, prompt first.
+        memory: None while it waits for admission.
+        finish_reason: None while it runs.
+        logprobs: of output tokens, when asked for.
+        queued_since: when it last began to wait, ``time.perf_counter()``.
+    """
+
+    request: Request
+    index: int
+    seed: int
+    end_token_ids: frozenset[int]
     text: OutputText
-    sampling_info: SamplingInfo
+    rules: RowRules | None
+    acceptance: RequestAcceptance
     tokens: list[int] = field(default_factory=list)
+    memory: SequenceMemory | None = None
     finish_reason: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
+    queued_since: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt_token_ids)
+        self.tokens = list(self.request.prompt_token_ids)
+
+    @property
+    def sampling(self) -> ResolvedSampling:
+        return self.request.sampling
 
     @property
     def output_token_ids(self) -> list[int]:
-        return self.tokens[len(self.prompt_token_ids) :]
+        return self.tokens[len(self.request.prompt_token_ids) :]
 
     @property
     def output_length(self) -> int:
         """Output tokens so far; also the output position of the next one."""
-        return len(self.tokens) - len(self.prompt_token_ids)
+        return len(self.tokens) - len(self.request.prompt_token_ids)
 
     @property
     def output_limit(self) -> int:
         """Most output tokens: what the request allows, or what the context leaves."""
-        return min(self.sampling.max_tokens, self.max_length - len(self.prompt_token_ids))
+        return min(self.sampling.max_tokens, self.request.max_length - len(self.request.prompt_token_ids))
 
     @property
-    def anchor(self) -> int:
-        """The last committed token, which the target has not yet processed."""
-        return self.tokens[-1]
+    def running_memory(self) -> SequenceMemory:
+        """Its memory.
+
+        Raises:
+            RuntimeError: it has none: it is not running.
+        """
+        if self.memory is None:
+            raise RuntimeError(f"{self.request.request_id} is not running")
+        return self.memory
+
+    @property
+    def pending(self) -> int:
+        """Committed tokens the target has not processed: 1 (the anchor) when decoding, more while (re)filling."""
+        return len(self.tokens) - self.running_memory.kv.length
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Who goes first: priority, then arrival."""
+        return (self.request.priority, self.request.arrival, self.index)
 
     def draft_room(self, most: int) -> int:
         """How many draft tokens can be of use: the bonus comes on top, and nothing may pass a limit."""
         return max(0, min(most, self.output_limit - self.output_length - 1))
 
     def draft_sampling(self) -> DraftSampling:
-        """The request's sampling, as drafters take it."""
+        """The sampling, as drafters take it."""
         chosen = self.sampling
-        return DraftSampling(chosen.temperature, chosen.top_k, chosen.top_p, chosen.min_p, chosen.seed)
+        return DraftSampling(chosen.temperature, chosen.top_k, chosen.top_p, chosen.min_p, self.seed)

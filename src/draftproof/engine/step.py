@@ -1,246 +1,292 @@
-"""One step of decoding: draft, verify, commit. And the prefill before the first."""
+"""One step: draft, run the target once, verify, commit. For all sequences of a plan together."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
-
-from draftproof.engine.candidates import Candidates, lay_out
-from draftproof.engine.results import PhaseSeconds, TextPiece
+from draftproof.cache import OutOfBlocks
+from draftproof.engine.candidates import Work, lay_out
+from draftproof.engine.commit import CommittedBlock, commit_tokens
+from draftproof.engine.drafting import Draft, DraftRound, propose
+from draftproof.engine.economics import DraftOutcome, DraftWish, Economist, StepCost
+from draftproof.engine.faults import as_coded
+from draftproof.engine.memory import KVMemory
+from draftproof.engine.metrics import Metrics
+from draftproof.engine.scheduler import Chunk, StepPlan
 from draftproof.engine.sequence import Sequence
-from draftproof.engine.stops import finish_reason
-from draftproof.errors import DrafterError, ModelError
-from draftproof.models.drafters.base import Drafter, DraftProposal, DraftRequest
-from draftproof.models.rows import Segment, TargetOutput
+from draftproof.engine.verification import Verdict, verify
+from draftproof.errors import DraftproofError
+from draftproof.models.drafters.base import Drafter
+from draftproof.models.rows import TargetOutput
 from draftproof.models.target import Target
-from draftproof.verify import compute_dflash_correct_drafts_and_bonus, verify_drafter_invariant
-
-PREFILL_CHUNK = 512
-"""Prompt tokens per pass; bounds memory. Where the cuts fall makes no difference to any row."""
+from draftproof.sampling import token_logprobs
 
 
 @dataclass(frozen=True)
-class CommittedBlock:
-    """What a step added to one sequence.
+class Progress:
+    """What a step brought to one sequence: tokens, or the error that ends its request."""
 
-    Attributes:
-        token_ids: kept tokens, cut at a stop or limit.
-        pieces: the text that may be shown now, token by token.
+    sequence: Sequence
+    block: CommittedBlock | None = None
+    error: DraftproofError | None = None
+
+
+@dataclass(frozen=True)
+class _Verified:
+    work: Work
+    verdict: Verdict
+
+
+class StepRunner:
+    """Carries out plans.
+
+    Args:
+        target, drafter: the models; `drafter` None for none.
+        memory: the pool both models' keys and values live in.
+        economist: how far to draft.
+        metrics: counts what happens.
     """
 
-    token_ids: list[int]
-    pieces: list[TextPiece]
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        memory: KVMemory,
+        economist: Economist,
+        metrics: Metrics,
+    ) -> None:
+        self.target, self.drafter, self.memory = target, drafter, memory
+        self.economist, self.metrics = economist, metrics
+
+    def run(self, plan: StepPlan) -> list[Progress]:
+        """Carry out a plan; every chunk's sequence is in the answer if tokens or an error came of it.
+
+        Anything raised, other than by a single sequence's own rows, is the whole step's failure: the caller decides about the
+        sequences of the plan.
+        """
+        clock = _Clock(self.metrics, plan)
+        before = replace(self.memory.upkeep)
+        drafted = self._draft(plan)
+        clock.mark("draft")
+        while_drafting = self.memory.upkeep.seconds - before.seconds
+        works = lay_out(*_arranged(plan.chunks, drafted.drafts))
+        context = sum(work.rows * len(work.sequence.tokens) for work in works)
+        taps = self.drafter.tap_layer_ids if self.drafter is not None else ()
+        output = self.target.forward([work.segment(self.target.device) for work in works], taps)
+        clock.mark("target")
+        verified = self._verify(works, output)
+        clock.mark("verify")
+        progress = self._commit(works, verified, output)
+        self._settle(works)
+        clock.mark("commit")
+        rows = sum(work.rows for work in works)
+        self.metrics.steps += 1
+        self.metrics.rows += rows
+        cost = StepCost(
+            rows=rows,
+            sequences=len(works),
+            drafting_sequences=drafted.sequences,
+            draft_slots=drafted.slots,
+            draft_s=clock.seconds["draft"] - while_drafting,
+            target_s=clock.seconds["target"] + clock.seconds["verify"],
+            extend_tokens=self.memory.upkeep.tokens - before.tokens,
+            extend_s=self.memory.upkeep.seconds - before.seconds,
+            other_rows=sum(work.chunk.count for work in works if not work.chunk.decodes),
+            context=context,
+        )
+        self._observe(verified, cost)
+        return progress
+
+    # Draft
+
+    def _draft(self, plan: StepPlan) -> DraftRound:
+        """Drafts for the chunks that decode, as far as economics wants, the token budget allows and blocks are at hand."""
+        if self.drafter is None:
+            return DraftRound.none(len(plan.chunks))
+        drafting = self._lengths(plan, self.drafter)
+        if not drafting:
+            return DraftRound.none(len(plan.chunks))
+        sequences = [plan.chunks[place].sequence for place in drafting]
+        self.memory.take_in(sequences)
+        proposals = propose(self.drafter, self.target, sequences, list(drafting.values()))
+        kept = self.economist.trim(
+            [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences],
+            [len(one.tokens) for one in proposals],
+            [one.confidence for one in proposals],
+            sum(chunk.count for chunk in plan.chunks) - len(drafting),
+        )
+        drafts = [Draft()] * len(plan.chunks)
+        for place, proposal, count in zip(drafting, proposals, kept, strict=True):
+            drafts[place] = proposal.cut(count)
+        return DraftRound(drafts, len(drafting), sum(drafting.values()))
+
+    def _lengths(self, plan: StepPlan, drafter: Drafter) -> dict[int, int]:
+        """Draft length of each place in the plan that is to be drafted for."""
+        places = [place for place, chunk in enumerate(plan.chunks) if chunk.decodes]
+        wishes = [_wish(plan.chunks[place].sequence, drafter.max_draft_tokens) for place in places]
+        others = sum(chunk.count for chunk in plan.chunks) - len(places)
+        wanted = _within(self.economist.plan(wishes, others), plan.room)
+        granted = [self._with_blocks(plan.chunks[p].sequence, k) for p, k in zip(places, wanted, strict=True)]
+        return {place: length for place, length in zip(places, granted, strict=True) if length > 0}
+
+    def _with_blocks(self, sequence: Sequence, length: int) -> int:
+        """As much of a draft length as finds blocks without anybody giving way."""
+        if length <= 0:
+            return 0
+        try:
+            self.memory.reserve(sequence, 1 + length)
+        except OutOfBlocks:
+            length = min(length, self.memory.writable_room(sequence) - 1)
+        return length
+
+    # Verify
+
+    def _verify(self, works: Items[Work], output: TargetOutput) -> list[_Verified]:
+        """Verdicts for everyone whose pending tokens are all processed, and for choices that fork here."""
+        choosing: list[Work] = []
+        for work in works:
+            if work.chunk.last:
+                choosing.append(work)
+                choosing += [work.for_choice(other) for other in _forks(work.sequence)]
+        return [
+            _Verified(work, verdict) for work, verdict in zip(choosing, verify(choosing, output), strict=True)
+        ]
+
+    # Commit
+
+    def _commit(self, works: Items[Work], verified: Items[_Verified], output: TargetOutput) -> list[Progress]:
+        accepted = {id(one.work): one.verdict.accepted for one in verified}
+        for work in works:
+            _score_prompt(work, output)
+            self.memory.commit(
+                work.sequence, work.chunk.count + accepted.get(id(work), 0), work.features_of(output)
+            )
+            if not work.chunk.decodes:
+                self.metrics.computed_prompt_tokens += work.chunk.count
+        self._fork(works)
+        return [self._accept(one, output) for one in verified]
+
+    def _fork(self, works: Items[Work]) -> None:
+        for work in works:
+            if work.chunk.last:
+                for other in _forks(work.sequence):
+                    self.memory.fork(work.sequence, other)
+
+    def _accept(self, one: _Verified, output: TargetOutput) -> Progress:
+        work, verdict = one.work, one.verdict
+        sequence = work.sequence
+        if verdict.error is not None:
+            return Progress(sequence, error=verdict.error)
+        kept = [*work.drafts[: verdict.accepted], verdict.bonus]
+        try:
+            block = commit_tokens(sequence, kept, verdict.accepted, work.logits_of(output))
+        except Exception as error:  # a tokenizer or a grammar may raise what it likes; the others go on
+            return Progress(sequence, error=as_coded(error))
+        self.metrics.output_tokens += len(block.token_ids)
+        if work.chunk.decodes:
+            self._count(sequence, len(work.drafts), min(verdict.accepted, len(block.token_ids)), block)
+        return Progress(sequence, block)
+
+    def _count(self, sequence: Sequence, drafted: int, accepted: int, block: CommittedBlock) -> None:
+        stats = sequence.stats
+        stats.target_steps += 1
+        stats.drafted_tokens += drafted
+        stats.accepted_tokens += accepted
+        stats.accepted_lengths.append(accepted)
+        stats.decode_tokens += len(block.token_ids)
+        self.metrics.count_draft(drafted, accepted)
+
+    def _settle(self, works: Items[Work]) -> None:
+        self.memory.settle([work.sequence for work in works if work.sequence.finish_reason is None])
+
+    # Learn
+
+    def _observe(self, verified: Items[_Verified], cost: StepCost) -> None:
+        if self.drafter is None:
+            return
+        drafted = [one for one in verified if one.verdict.error is None and _was_drafted(one.work)]
+        self.economist.observe([_outcome(one) for one in drafted])
+        self.economist.observe_step(cost)
+
+
+def _was_drafted(work: Work) -> bool:
+    return bool(work.drafts) or bool(work.draft.confidence)
+
+
+def _outcome(one: _Verified) -> DraftOutcome:
+    """What became of a draft. An output that ended inside its block says nothing of the drafts behind the end."""
+    draft, sequence = one.work.draft, one.work.sequence
+    checked = len(draft.tokens) if sequence.finish_reason is None else one.verdict.accepted
+    return DraftOutcome(sequence.acceptance, draft.confidence, checked, one.verdict.accepted)
 
 
 class _Clock:
-    """Adds the time since the last mark to a phase of every sequence in the step."""
+    """Adds the time since the last mark to a phase of the step, of the engine, and of every sequence in it."""
 
-    def __init__(self, sequences: Items[Sequence]) -> None:
-        self._seconds = [sequence.stats.seconds for sequence in sequences]
+    def __init__(self, metrics: Metrics, plan: StepPlan) -> None:
+        self._metrics = metrics
+        self._decoding = [c.sequence.stats.seconds for c in plan.chunks if c.decodes]
+        self._filling = [c.sequence.stats.seconds for c in plan.chunks if not c.decodes]
+        self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def mark(self, phase: str) -> None:
         now = time.perf_counter()
-        for seconds in self._seconds:
-            _add(seconds, phase, now - self._last)
+        spent = self.seconds[phase] = now - self._last
         self._last = now
+        name = f"{phase}_seconds"
+        setattr(self._metrics, name, getattr(self._metrics, name) + spent)
+        for seconds in self._decoding:
+            setattr(seconds, phase, getattr(seconds, phase) + spent)
+        for seconds in self._filling:
+            seconds.prefill += spent
 
 
-def _add(seconds: PhaseSeconds, phase: str, spent: float) -> None:
-    setattr(seconds, phase, getattr(seconds, phase) + spent)
-
-
-def prefill(target: Target, drafter: Drafter | None, sequence: Sequence) -> CommittedBlock:
-    """Process the prompt and commit the first token.
-
-    The last prompt token is verified like an anchor without drafts, so the first token comes from the same rule as all others.
-    """
-    clock = _Clock([sequence])
-    prompt = torch.tensor(sequence.prompt_token_ids, device=target.device)
-    chunks = prompt.split(PREFILL_CHUNK)
-    for index, chunk in enumerate(chunks):
-        last = index == len(chunks) - 1
-        start = sequence.kv.length
-        segment = Segment(sequence.kv, chunk, chunk.shape[0] - 1 if last else chunk.shape[0])
-        output = target.forward([segment], _taps(drafter))
-        _keep(drafter, sequence, output.features, start, chunk.shape[0])
-    anchor = Candidates(prompt[-1:], 0)
-    _, bonus = _verify(sequence, anchor, output.logits)
-    block = _commit(sequence, [bonus], drafted=0)
-    clock.mark("prefill")
-    return block
-
-
-def decode_step(target: Target, drafter: Drafter | None, sequences: Items[Sequence]) -> list[CommittedBlock]:
-    """Draft, verify and commit once for every sequence, in one pass of the target.
-
-    Sequences share the pass and nothing else: each gives the tokens it would give alone.
-
-    Args:
-        target: the target.
-        drafter: the drafter, or None.
-        sequences: prefilled and unfinished.
-    """
-    clock = _Clock(sequences)
-    candidates = lay_out(
-        [sequence.anchor for sequence in sequences], _draft(drafter, sequences, target), target.device
-    )
-    clock.mark("draft")
-    output = target.forward(
-        [mine.segment(s.kv) for mine, s in zip(candidates, sequences, strict=True)], _taps(drafter)
-    )
-    clock.mark("target")
-    verdicts = [_verify(s, mine, mine.rows_of(output)) for s, mine in zip(sequences, candidates, strict=True)]
-    clock.mark("verify")
-    blocks = [
-        _accept(drafter, sequence, mine, output, verdict)
-        for sequence, mine, verdict in zip(sequences, candidates, verdicts, strict=True)
-    ]
-    clock.mark("commit")
-    return blocks
-
-
-def _taps(drafter: Drafter | None) -> tuple[int, ...]:
-    return drafter.tap_layer_ids if drafter else ()
-
-
-def _draft(drafter: Drafter | None, sequences: Items[Sequence], target: Target) -> list[torch.Tensor]:
-    """Draft tokens for every sequence; an empty tensor where there are none."""
-    drafts = [torch.empty(0, dtype=torch.long, device=target.device) for _ in sequences]
-    if drafter is None:
-        return drafts
-    room = [sequence.draft_room(drafter.max_draft_tokens) for sequence in sequences]
-    asking = [index for index, count in enumerate(room) if count > 0]
-    requests = [
-        DraftRequest(
-            state=sequences[index].draft_state,
-            tokens=tuple(sequences[index].tokens),
-            num_draft_tokens=room[index],
-            output_position=sequences[index].output_length,
-            sampling=sequences[index].draft_sampling(),
-        )
-        for index in asking
-    ]
-    if requests:
-        proposals = drafter.propose(requests)
-        if len(proposals) != len(requests):
-            raise _bad_proposal(f"{len(proposals)} proposals for {len(requests)} sequences")
-        for index, proposal in zip(asking, proposals, strict=True):
-            drafts[index] = _checked(proposal, target)[: room[index]]
-    return drafts
-
-
-def _checked(proposal: DraftProposal, target: Target) -> torch.Tensor:
-    """A proposal's tokens, fit to be candidates: drafters of other people's making may be wrong, and must not harm more
-    than their own request."""
-    tokens = proposal.tokens
-    if (
-        not isinstance(tokens, torch.Tensor)
-        or tokens.dim() != 1
-        or tokens.dtype not in (torch.int64, torch.int32)
-    ):
-        raise _bad_proposal(
-            f"tokens of shape {getattr(tokens, 'shape', None)} and type {getattr(tokens, 'dtype', type(tokens))}"
-        )
-    vocab_size = target.structure.vocab_size
-    tokens = tokens.to(device=target.device, dtype=torch.int64)
-    if bool(((tokens < 0) | (tokens >= vocab_size)).any()):
-        raise _bad_proposal(f"token ids outside 0..{vocab_size - 1}: {tokens.tolist()}")
-    return tokens
-
-
-def _bad_proposal(came: str) -> DrafterError:
-    return DrafterError(
-        "DP318", f"a drafter must propose one int64 tensor [k] of token ids per sequence, got {came}"
+def _wish(sequence: Sequence, most: int) -> DraftWish:
+    memory = sequence.running_memory
+    return DraftWish(
+        sequence.acceptance, sequence.draft_room(most), memory.kv.length, backlog=memory.waiting_length
     )
 
 
-def _verify(sequence: Sequence, candidates: Candidates, logits: torch.Tensor) -> tuple[int, int]:
-    """Accepted length and bonus token of one sequence; `logits` are the candidates' own rows."""
-    if sequence.sampling.is_greedy:
-        # The first of equal maxima, hence the lowest id. In float32, where argmax is several times faster on a CPU.
-        predict = logits.float().argmax(dim=-1)
-        _refuse_nan(logits, predict)
-        accepted, bonus = compute_dflash_correct_drafts_and_bonus(
-            candidates=candidates.matrix, target_predict=predict[None]
-        )
-    else:
-        accepted, bonus = verify_drafter_invariant(
-            candidates=candidates.matrix,
-            next_token_logits=logits,
-            sampling_info=sequence.sampling_info,
-            seeds=torch.tensor([sequence.sampling.seed], device=logits.device),
-            positions=torch.tensor([sequence.output_length], device=logits.device),
-        )
-    return int(accepted[0]), int(bonus[0])
+def _within(lengths: Items[int], room: int) -> list[int]:
+    """Draft lengths cut to `room` rows in all, the longest first."""
+    lengths = list(lengths)
+    while sum(lengths) > room:
+        lengths[lengths.index(max(lengths))] -= 1
+    return lengths
 
 
-def _refuse_nan(logits: torch.Tensor, predict: torch.Tensor) -> None:
-    """A NaN counts as the maximum, so looking at the maxima finds it."""
-    if logits.gather(-1, predict[:, None]).isnan().any():
-        raise ModelError(
-            "DP262", "the target gave NaN logits: its weights or its dtype are broken; try dtype='float32'"
-        )
+def _forks(sequence: Sequence) -> list[Sequence]:
+    """Choices that wait for this one, the first, to process the prompt."""
+    if sequence.index != 0 or sequence.output_length != 0:
+        return []
+    return sequence.request.sequences[1:]
 
 
-def _accept(
-    drafter: Drafter | None,
-    sequence: Sequence,
-    mine: Candidates,
-    output: TargetOutput,
-    verdict: tuple[int, int],
-) -> CommittedBlock:
-    """Commit what verification kept: tokens, the target's keys and values, the drafter's."""
-    accepted, bonus = verdict
-    start = sequence.kv.length
-    kept = [*mine.token_ids[1 : 1 + accepted].tolist(), bonus]
-    block = _commit(sequence, kept, drafted=accepted)
-    _keep(drafter, sequence, mine.features_of(output), start, 1 + accepted)
-    stats = sequence.stats
-    kept_drafts = min(accepted, len(block.token_ids))
-    stats.target_steps += 1
-    stats.drafted_tokens += mine.count - 1
-    stats.accepted_tokens += kept_drafts
-    stats.accepted_lengths.append(kept_drafts)
-    stats.decode_tokens += len(block.token_ids)
-    return block
+def _arranged(chunks: Items[Chunk], drafts: Items[Draft]) -> tuple[list[Chunk], list[Draft]]:
+    """Chunks and drafts in an order in which those verified together are neighbours."""
+
+    def key(place: int) -> tuple[bool, bool, int]:
+        sequence = chunks[place].sequence
+        return (sequence.rules is not None, not sequence.sampling.is_greedy, len(drafts[place].tokens))
+
+    order = sorted(range(len(chunks)), key=key)
+    return [chunks[place] for place in order], [drafts[place] for place in order]
 
 
-def _keep(
-    drafter: Drafter | None, sequence: Sequence, features: torch.Tensor | None, start: int, count: int
-) -> None:
-    """Keep `count` processed tokens from position `start` on, in the target's cache and the drafter's; forget the rest."""
-    sequence.kv.commit_to(start + count)
-    if drafter is not None:
-        drafter.extend(sequence.draft_state, None if features is None else features[:count], start)
-
-
-def _commit(sequence: Sequence, token_ids: list[int], drafted: int) -> CommittedBlock:
-    """Append tokens one by one until one of them ends the request; the first `drafted` of them were drafts."""
-    kept: list[int] = []
-    pieces: list[TextPiece] = []
-    for index, token in enumerate(token_ids):
-        sequence.tokens.append(token)
-        kept.append(token)
-        text = _take_in(sequence, token)
-        if text:
-            pieces.append(TextPiece(text, index < drafted))
-        if sequence.finish_reason is not None:
-            break
-    return CommittedBlock(kept, pieces)
-
-
-def _take_in(sequence: Sequence, token: int) -> str:
-    """The text that the token just appended makes certain; sets `finish_reason` when it is the last one."""
-    reason = finish_reason(
-        token, sequence.output_length - 1, end_tokens=sequence.end_token_ids, max_tokens=sequence.output_limit
-    )
-    shown = sequence.text.push(token, is_end_token=token in sequence.end_token_ids)
-    if reason is None and not shown.stopped:
-        return shown.text
-    text = shown.text + sequence.text.finish()  # what was held back may itself complete a stop string
-    sequence.finish_reason = "stop" if sequence.text.stop_string is not None else reason
-    return text
+def _score_prompt(work: Work, output: TargetOutput) -> None:
+    """Log-probabilities of the prompt tokens that follow the chunk's, where the request wants them."""
+    request = work.sequence.request
+    if not request.lacks_prompt_logprobs:
+        return
+    start, known = work.sequence.running_memory.kv.length, len(request.prompt_logprobs)
+    end = min(start + work.chunk.count, len(request.prompt_token_ids) - 1)
+    if end <= known:
+        return
+    rows = work.prompt_logits_of(output)[known - start : end - start]
+    following = request.prompt_token_ids[known + 1 : end + 1]
+    assert request.sampling.prompt_logprobs is not None
+    request.prompt_logprobs += token_logprobs(rows, following, request.sampling.prompt_logprobs)

@@ -5,6 +5,7 @@ from draftproof.errors.base import (
     DrafterError,
     DraftproofError,
     DraftproofWarning,
+    EngineError,
     ModelError,
     RequestError,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "DrafterError",
     "DraftproofError",
     "DraftproofWarning",
+    "EngineError",
     "Explanation",
     "ModelError",
     "RequestError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftproof.errors.catalog import explanation
 
 
@@ -18,6 +20,8 @@ class DraftproofError(Exception):
         self.code = explanation(code).code
         self.name = explanation(code).name
         self.message = message
+        self.results: Sequence[object] = ()
+        """What was finished all the same, where one of several requests failed (`LLM.generate`)."""
 
     def __reduce__(self) -> tuple[type[DraftproofError], tuple[str, str]]:
         return type(self), (self.code, self.message)
@@ -37,6 +41,10 @@ class DrafterError(DraftproofError):
 
 class RequestError(DraftproofError, ValueError):
     """A prompt or a sampling parameter is not acceptable (codes DP4xx)."""
+
+
+class EngineError(DraftproofError):
+    """Something went wrong inside a running engine; the requests it touched have ended (codes DP44x)."""
 
 
 class DraftproofWarning(UserWarning):

@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from draftproof.errors import ModelError
-from draftproof.models.attention import AttentionSite, ForwardPass
+from draftproof.models import kernels
+from draftproof.models.attention import AttentionSite
+from draftproof.models.attention_pass import ForwardPass, ProbingPass
 from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.functional import OwnCalls, RowInvariantFunctions
-from draftproof.models.kv import SequenceKV
+from draftproof.models.kv import LayerShape, PrivateKV, SequenceKV, TargetPages
 from draftproof.models.linear import Route, best_route
 from draftproof.models.loading import load_causal_lm
 from draftproof.models.masks import noting_masks
@@ -88,7 +90,9 @@ class Target:
         self._lm_head: Callable[[torch.Tensor], torch.Tensor] = self.structure.lm_head()
         self._tapped = _Tapped()
         self._hooks: dict[int, Any] = {}
-        self._seen_windows: dict[int, int | None] = {}
+        self._shapes: tuple[LayerShape | None, ...] = (None,) * self.structure.num_layers
+        self._kv_dtype = self.dtype
+        self._compiled = False
         self._probe()
 
     @classmethod
@@ -121,9 +125,18 @@ class Target:
             model_type=shape.model_type,
         )
 
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of keys and values (`KEY_BLOCK` positions, all layers)."""
+        return TargetPages.bytes_per_page(self._shapes, self._kv_dtype)
+
+    def new_pages(self, num_pages: int) -> TargetPages:
+        """Storage for the keys and values of many sequences, ``num_pages * page_bytes`` bytes, zeros."""
+        return TargetPages(self._shapes, num_pages, self._kv_dtype, self.device)
+
     def new_sequence(self) -> SequenceKV:
-        """Empty keys and values for a sequence."""
-        return SequenceKV(self.structure.num_layers)
+        """An empty sequence with pages of its own, which grow as it does."""
+        return PrivateKV(self.new_pages(0))
 
     def _hook_taps(self, layer_ids: Sequence[int]) -> None:
         """See to it that the outputs of these layers are caught; a hook once set stays and costs nothing when not asked."""
@@ -153,13 +166,17 @@ class Target:
         Raises:
             ModelError: DP251, another number of logit rows came than was asked for; DP257, no such tap; DP258, no room in
                 the context.
+            RuntimeError: a sequence's page table is too short for its rows (private sequences grow by themselves).
         """
         self._check_room(segments)
         tokens = torch.cat([segment.token_ids for segment in segments])
-        positions = torch.cat([self._positions(segment) for segment in segments])
+        positions = torch.cat(
+            [self._range(s.kv.length, s.kv.length + s.count) for s in segments]
+        )
         wanted = _wanted_rows(segments, self.device)
         with self._one_pass:
-            logits, features = self._pass(segments, tokens, positions, wanted, tuple(taps))
+            current = ForwardPass(segments, self._compiled)
+            logits, features = self._pass(current, tokens, positions, wanted, tuple(taps))
         if logits.shape[0] != wanted.shape[0]:
             raise _row_mismatch(self.name, wanted.shape[0], logits.shape[0])
         for segment in segments:
@@ -168,7 +185,7 @@ class Target:
 
     def _pass(
         self,
-        segments: Sequence[Segment],
+        current: ForwardPass,
         tokens: torch.Tensor,
         positions: torch.Tensor,
         wanted: torch.Tensor,
@@ -177,19 +194,17 @@ class Target:
         """Logit rows and features; leaves nothing behind in the model, even when it fails."""
         self._hook_taps(taps)
         self._tapped.start(taps)
-        self._site.current = ForwardPass(segments)
+        self._site.current = current
         try:
             with self._mode():
                 logits = self._run(tokens, positions, wanted)
-            self._seen_windows = self._site.current.windows
             return logits, self._tapped.features(taps) if taps else None
         finally:
             self._site.current = None
             self._tapped.start(())
 
-    def _positions(self, segment: Segment) -> torch.Tensor:
-        start = segment.kv.length
-        return torch.arange(start, start + segment.count, device=self.device)
+    def _range(self, start: int, end: int) -> torch.Tensor:
+        return torch.arange(start, end, device=self.device)
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """Logit rows ``[wanted, vocab]``."""
@@ -220,10 +235,13 @@ class Target:
         """Run two tokens and look at what the model does: better a failed load than a failed request."""
         calls = OwnCalls()
         self._mode = lambda: calls
-        probe = torch.zeros(2, dtype=torch.long, device=self.device)
+        tokens, positions = torch.zeros(2, dtype=torch.long, device=self.device), self._range(0, 2)
+        probe = ProbingPass(2, self.structure.num_layers)
         try:
-            with noting_masks(self.model) as masks:
-                self.forward([Segment(self.new_sequence(), probe, 0)])
+            with noting_masks(self.model) as masks, self._one_pass:
+                logits, _ = self._pass(probe, tokens, positions, positions, ())
+            if logits.shape[0] != 2:
+                raise _row_mismatch(self.name, 2, logits.shape[0])
         except ModelError as error:
             if error.code != "DP251":
                 raise
@@ -233,7 +251,8 @@ class Target:
                 "DP253", f"{self.name}: the {self.structure.model_type} code fails under draftproof: {error}"
             ) from error
         self._mode = RowInvariantFunctions if calls.found else nullcontext
-        self._adopt_windows(masks)
+        self._adopt_windows(masks, set(probe.windows.values()))
+        self._adopt_shapes(probe)
 
     def _last_token_only(self, error: ModelError) -> ModelError:
         return ModelError(
@@ -242,14 +261,20 @@ class Target:
             "candidate. Use a model class whose forward takes logits_to_keep, or returns logits for every position.",
         )
 
-    def _adopt_windows(self, masks: Sequence[int | None]) -> None:
+    def _adopt_shapes(self, probe: ProbingPass) -> None:
+        """Keep what the layers keep, in the dtype they make it in (float32 where they disagree)."""
+        self._shapes = tuple(probe.shapes)
+        self._kv_dtype = probe.dtypes.pop() if len(probe.dtypes) == 1 else torch.float32
+        self._compiled = kernels.available(self.device, self._kv_dtype)
+
+    def _adopt_windows(self, masks: Sequence[int | None], seen: set[int | None]) -> None:
         """Where a model puts its window into the mask alone, give it to the layers.
 
         With `layer_types` in the config there is nothing to find out: `Structure.windows` has read them.
         """
         if self.structure.names_layer_types:
             return
-        lost = {window for window in masks if window is not None} - set(self._seen_windows.values())
+        lost = {window for window in masks if window is not None} - seen
         if not lost:
             return
         if len(set(masks)) > 1:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from draftproof.errors import DraftproofWarning, RequestError
 from draftproof.sampling import fields
@@ -12,7 +13,6 @@ from draftproof.sampling import fields
 # What this version does not apply, with the value at which it would change nothing (None always is one).
 # Length fields (max_length, max_new_tokens) are missing on purpose: `SamplingParams.max_tokens` is the limit.
 _NOT_APPLIED: Mapping[str, object] = {
-    "repetition_penalty": 1,
     "encoder_repetition_penalty": 1,
     "presence_penalty": 0,
     "frequency_penalty": 0,
@@ -20,12 +20,10 @@ _NOT_APPLIED: Mapping[str, object] = {
     "encoder_no_repeat_ngram_size": 0,
     "bad_words_ids": [],
     "sequence_bias": {},
-    "suppress_tokens": [],
     "begin_suppress_tokens": [],
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
     "min_length": 0,
-    "min_new_tokens": 0,
     "exponential_decay_length_penalty": None,
     "typical_p": 1,
     "top_h": None,
@@ -51,12 +49,18 @@ class SamplingDefaults:
         top_p: in ``(0, 1]``.
         top_k: 0 or -1 for all tokens.
         min_p: in ``[0, 1]``.
+        repetition_penalty: 1 for none.
+        banned_token_ids: the config's `suppress_tokens`.
+        min_tokens: the config's `min_new_tokens`; a request with a lower `max_tokens` takes that.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    banned_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
 
     @classmethod
     def from_generation_config(cls, config: Mapping[str, object] | None) -> SamplingDefaults:
@@ -64,7 +68,8 @@ class SamplingDefaults:
 
         `do_sample` false or absent gives temperature 0, as Transformers' `generate` does; true gives the
         config's temperature, 1.0 when it names none. `top_p`, `top_k` and `min_p` are taken either way, so
-        they apply once the user sets a temperature. Fields absent or None are neutral: no hidden top_k of 50.
+        they apply once the user sets a temperature; `repetition_penalty`, `suppress_tokens` and `min_new_tokens` apply to
+        greedy decoding too, as they do there. Fields absent or None are neutral: no hidden top_k of 50.
 
         Raises:
             RequestError: DP429, a field holds a value that cannot be used.
@@ -74,33 +79,37 @@ class SamplingDefaults:
         """
         if not config:
             return cls()
-        temperature = _field(config, "temperature", 1.0)
+        temperature = _field(config, "temperature", fields.check_temperature, 1.0)
         defaults = cls(
             temperature=temperature if config.get("do_sample") else 0.0,
-            top_p=_field(config, "top_p", cls.top_p),
-            top_k=int(_field(config, "top_k", cls.top_k)),
-            min_p=_field(config, "min_p", cls.min_p),
+            top_p=_field(config, "top_p", fields.check_top_p, cls.top_p),
+            top_k=_field(config, "top_k", fields.check_top_k, cls.top_k),
+            min_p=_field(config, "min_p", fields.check_min_p, cls.min_p),
+            repetition_penalty=_field(
+                config, "repetition_penalty", fields.check_repetition_penalty, cls.repetition_penalty
+            ),
+            banned_token_ids=_field(config, "suppress_tokens", _suppressed, cls.banned_token_ids),
+            min_tokens=_field(config, "min_new_tokens", fields.check_min_new_tokens, cls.min_tokens),
         )
         _warn_of_fields_not_applied(config)
         return defaults
 
 
-_CHECKS = {
-    "temperature": fields.check_temperature,
-    "top_p": fields.check_top_p,
-    "top_k": fields.check_top_k,
-    "min_p": fields.check_min_p,
-}
+T = TypeVar("T")
 
 
-def _field(config: Mapping[str, object], name: str, neutral: float) -> float:
+def _field(config: Mapping[str, object], name: str, check: Callable[[object], T], neutral: T) -> T:
     value = config.get(name)
     if value is None:
         return neutral
     try:
-        return _CHECKS[name](value)
+        return check(value)
     except RequestError as error:
         raise RequestError("DP429", f"the model's generation_config.json: {error.message}") from error
+
+
+def _suppressed(value: object) -> frozenset[int]:
+    return frozenset(fields.check_suppress_tokens(value))
 
 
 def _warn_of_fields_not_applied(config: Mapping[str, object]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from draftproof.errors import DraftproofWarning, RequestError
 from draftproof.sampling import fields
 from draftproof.sampling.defaults import SamplingDefaults
 from draftproof.sampling.resolved import ResolvedSampling, draw_seed
+from draftproof.sampling.structured import StructuredOutputs
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,24 @@ class SamplingParams:
         ignore_eos: go on past the model's own end tokens.
         include_stop_str_in_output: keep the stop string (or the text of the end token) in the text.
         skip_special_tokens: leave special tokens out of the text; `token_ids` holds them in any case.
+        repetition_penalty: divides the positive logits of every token of prompt and output so far and multiplies the
+            others, above 0; 1 = off (Keskar et al. 2019, "CTRL", section 4.1).
+        presence_penalty: taken from the logits of tokens that the output already has, -2 to 2; 0 = off.
+        frequency_penalty: the same times how often the output has the token, -2 to 2; 0 = off.
+        logit_bias: token id (or its digits as a string) to what is added to its logit, -100 to 100.
+        allowed_token_ids: the only tokens that may come; None = all.
+        banned_token_ids: tokens that never come; an empty list lifts what the model's generation config bans.
+        min_tokens: no end token before that many output tokens, 0 to `max_tokens`.
+        n: how many outputs to generate, 1 to 16,384; output k has the seed `choice_seed(seed, k)`.
+        logprobs: report each output token's log-probability and this many of the likeliest ones'; 0 = of the output token
+            alone, -1 = of the whole vocabulary, None = none. Of the model's raw logits: before penalties, masks and
+            temperature.
+        prompt_logprobs: the same for the tokens of the prompt.
+        structured_outputs: the form the output must have.
 
     Raises:
-        RequestError: DP420 to DP428, one code a field; the message says what was expected and what came.
+        RequestError: DP420 to DP428 and DP433 to DP439, a code a field or kind of field, and DP444; the message says
+            which field, what was expected and what came.
     """
 
     temperature: float | None = None
@@ -49,6 +65,17 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | Mapping[str, float] | Sequence[tuple[int, float]] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    banned_token_ids: Sequence[int] | None = None
+    min_tokens: int | None = None
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         if self.temperature is not None:
@@ -66,6 +93,32 @@ class SamplingParams:
         self._store("stop_token_ids", fields.check_token_ids(self.stop_token_ids))
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             fields.check_switch(name, getattr(self, name))
+        self._check_row_rules()
+        self._store("n", fields.check_n(self.n))
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._store(name, fields.check_logprobs(name, getattr(self, name)))
+
+    def _check_row_rules(self) -> None:
+        """The fields that change logit rows."""
+        if self.repetition_penalty is not None:
+            self._store("repetition_penalty", fields.check_repetition_penalty(self.repetition_penalty))
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._store(name, fields.check_output_penalty(name, getattr(self, name)))
+        self._store("logit_bias", fields.check_logit_bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            self._store("allowed_token_ids", fields.check_allowed_token_ids(self.allowed_token_ids))
+        if self.banned_token_ids is not None:
+            self._store("banned_token_ids", fields.check_banned_token_ids(self.banned_token_ids))
+        fields.check_some_token_left(self.allowed_token_ids, self.banned_token_ids, None)
+        if self.min_tokens is not None:
+            self._store("min_tokens", fields.check_min_tokens(self.min_tokens, self.max_tokens))
+        if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputs):
+            raise RequestError(
+                "DP444",
+                "structured_outputs must be a StructuredOutputs, got "
+                f"{fields.shown(self.structured_outputs)}",
+            )
 
     def _store(self, name: str, value: object) -> None:
         # The class is frozen for its users; this is still construction.
@@ -76,18 +129,19 @@ class SamplingParams:
 
         Args:
             defaults: the model's.
-            vocab_size: number of token ids, to check `stop_token_ids` against; None skips that check.
+            vocab_size: number of token ids, to check the fields that name tokens against; None skips these checks.
 
         Returns:
             The request's sampling, complete. Each call without a seed draws another one.
 
         Raises:
-            RequestError: DP427, a stop token id is not in the vocabulary.
+            RequestError: DP427, DP435, DP436, a token id is not in the vocabulary; DP436, the model's banned tokens leave
+                none of the allowed ones; DP439, more log-probabilities than tokens.
 
         Warns:
             DraftproofWarning: top_p, top_k or min_p was set while the temperature, left out, is 0 by default.
         """
-        self._check_stop_token_range(vocab_size)
+        self._check_token_ranges(vocab_size)
         temperature = defaults.temperature if self.temperature is None else self.temperature
         greedy = temperature < fields.GREEDY_BELOW
         if greedy:
@@ -95,6 +149,8 @@ class SamplingParams:
         top_p = defaults.top_p if self.top_p is None else self.top_p
         top_k = defaults.top_k if self.top_k is None else self.top_k
         min_p = defaults.min_p if self.min_p is None else self.min_p
+        banned = defaults.banned_token_ids if self.banned_token_ids is None else self.banned_token_ids
+        fields.check_some_token_left(self.allowed_token_ids, banned, vocab_size)
         return ResolvedSampling(
             temperature=0.0 if greedy else temperature,
             # The argmax survives every cut, so greedy decoding is spared the work.
@@ -108,14 +164,35 @@ class SamplingParams:
             ignore_eos=self.ignore_eos,
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
+            repetition_penalty=(
+                defaults.repetition_penalty if self.repetition_penalty is None else self.repetition_penalty
+            ),
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=fields.check_logit_bias(self.logit_bias),
+            allowed_token_ids=None if self.allowed_token_ids is None else frozenset(self.allowed_token_ids),
+            # The model's own list may name tokens that its embedding lacks; the user's were checked.
+            banned_token_ids=frozenset(i for i in banned if vocab_size is None or i < vocab_size),
+            min_tokens=(
+                min(defaults.min_tokens, self.max_tokens) if self.min_tokens is None else self.min_tokens
+            ),
+            n=self.n,
+            logprobs=fields.count_of_logprobs("logprobs", self.logprobs, vocab_size),
+            prompt_logprobs=fields.count_of_logprobs("prompt_logprobs", self.prompt_logprobs, vocab_size),
+            structured_outputs=self.structured_outputs,
         )
 
-    def _check_stop_token_range(self, vocab_size: int | None) -> None:
-        for token_id in self.stop_token_ids or ():
-            if vocab_size is not None and token_id >= vocab_size:
-                raise RequestError(
-                    "DP427", f"stop_token_ids must be below the vocabulary size {vocab_size}, got {token_id}"
-                )
+    def _check_token_ranges(self, vocab_size: int | None) -> None:
+        if vocab_size is None:
+            return
+        biased = [token_id for token_id, _ in fields.check_logit_bias(self.logit_bias)]
+        for code, name, ids in (
+            ("DP427", "stop_token_ids", self.stop_token_ids),
+            ("DP435", "logit_bias", biased),
+            ("DP436", "allowed_token_ids", self.allowed_token_ids),
+            ("DP436", "banned_token_ids", self.banned_token_ids),
+        ):
+            fields.check_in_vocabulary(code, name, ids or (), vocab_size)
 
     def _warn_of_idle_fields(self) -> None:
         idle = [name for name in ("top_p", "top_k", "min_p") if getattr(self, name) is not None]

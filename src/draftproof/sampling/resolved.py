@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from draftproof.sampling.structured import StructuredOutputs
+
 
 def draw_seed() -> int:
     """A fresh seed of 63 random bits, >= 0, from the operating system's generator."""
@@ -27,6 +29,18 @@ class ResolvedSampling:
         ignore_eos: whether the model's own end tokens are ordinary tokens.
         include_stop_str_in_output: whether the text keeps the stop string, or the text of the end token.
         skip_special_tokens: whether special tokens leave no text.
+        repetition_penalty: 1e-6 to 1e6, 1 = off.
+        presence_penalty: -2 to 2, 0 = off.
+        frequency_penalty: -2 to 2, 0 = off.
+        logit_bias: pairs of token id and bias, in order of id, no id twice.
+        allowed_token_ids: None = all; never empty.
+        banned_token_ids: never all of the allowed ones.
+        min_tokens: 0 to `max_tokens`.
+        n: how many outputs, >= 1.
+        logprobs: how many of the likeliest tokens to report beside the output token; None = no log-probabilities at all.
+            -1 = all, only where the vocabulary size was not known.
+        prompt_logprobs: the same for the prompt.
+        structured_outputs: the form of the output, or None.
     """
 
     temperature: float
@@ -40,6 +54,17 @@ class ResolvedSampling:
     ignore_eos: bool
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: frozenset[int] | None = None
+    banned_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def is_greedy(self) -> bool:

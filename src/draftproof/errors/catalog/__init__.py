@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftproof.errors.catalog import drafters, models, requests, targets, verify
+from draftproof.errors.catalog import drafters, engine, models, requests, targets, verify
 from draftproof.errors.explanation import Explanation
 
 ALL: tuple[Explanation, ...] = (
@@ -11,6 +11,7 @@ ALL: tuple[Explanation, ...] = (
     *targets.EXPLANATIONS,
     *drafters.EXPLANATIONS,
     *requests.EXPLANATIONS,
+    *engine.EXPLANATIONS,
 )
 _INDEX: dict[str, Explanation] = {key.lower(): entry for entry in ALL for key in (entry.code, entry.name)}
 

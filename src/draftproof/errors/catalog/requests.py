@@ -345,4 +345,235 @@ _ENGINE = (
     ),
 )
 
-EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING, *_ENGINE)
+_ROW_RULES: tuple[Explanation, ...] = (
+    Explanation(
+        code="DP433",
+        name="bad-repetition-penalty",
+        title="The repetition penalty is not a number above 0.",
+        meaning=(
+            "Logits of tokens that prompt or output already have are divided by this number where they are "
+            "positive and multiplied by it where they are not. 1 changes nothing, 1.1 discourages repetition, below 1 "
+            "encourages it. Division by 0 has no result, and outside 1e-6 to 1e6 logits overflow."
+        ),
+        triggers=(
+            "0, meant as `off`: off is 1.",
+            "A value on the scale of presence_penalty, such as -0.5.",
+            "A string, NaN or True.",
+        ),
+        fix="Pass a number such as 1.1; 1 turns it off; leave it out for the model's default.",
+        before="SamplingParams(repetition_penalty=0)",
+        after="SamplingParams(repetition_penalty=1.0)",
+        prevention="Remember that this one multiplies (neutral at 1) while the other two penalties subtract (neutral at 0).",
+    ),
+    Explanation(
+        code="DP434",
+        name="bad-output-penalty",
+        title="A presence or frequency penalty is not a number from -2 to 2.",
+        meaning=(
+            "presence_penalty is taken from the logit of every token the output already has, frequency_penalty once for "
+            "each time it has it. 0 changes nothing; the range is that of the OpenAI API."
+        ),
+        triggers=(
+            "A value meant for repetition_penalty on another scale, or a percentage.",
+            "A string, None, NaN or True.",
+        ),
+        fix="Pass a number such as 0.5, or leave it out.",
+        before="SamplingParams(presence_penalty=5)",
+        after="SamplingParams(presence_penalty=0.5)",
+        prevention="Start at 0.5 and raise in small steps: at 2 the text avoids even its own commas.",
+    ),
+    Explanation(
+        code="DP435",
+        name="bad-logit-bias",
+        title="logit_bias is not a dictionary of token ids to numbers from -100 to 100.",
+        meaning=(
+            "Each entry adds a number to the logit of one token. Keys are token ids, as whole numbers or as strings of "
+            "digits (JSON objects have no other keys); 100 all but forces a token, -100 all but forbids it."
+        ),
+        triggers=(
+            "A token's text as the key.",
+            "A bias outside -100 to 100, or one that is no number.",
+            "An id that is not in this model's vocabulary, from another model's tokenizer.",
+        ),
+        fix="Look the ids up in this model's tokenizer and keep the numbers from -100 to 100.",
+        before='SamplingParams(logit_bias={"hello": 5})',
+        after='SamplingParams(logit_bias={"31414": 5})',
+        prevention="To forbid or to require tokens outright, use banned_token_ids or allowed_token_ids.",
+    ),
+    Explanation(
+        code="DP436",
+        name="bad-token-list",
+        title="allowed_token_ids or banned_token_ids is no usable list of token ids.",
+        meaning=(
+            "allowed_token_ids are the only tokens that may come, banned_token_ids never come. Each is a list of ids of "
+            "this model's vocabulary, and together they must leave at least one token."
+        ),
+        triggers=(
+            "An empty list of allowed tokens: nothing could be generated (None allows all).",
+            "Every allowed token is banned as well.",
+            "Negative ids, texts, or ids of another model's tokenizer.",
+        ),
+        fix="Look the ids up in this model's tokenizer, and leave at least one token that is allowed and not banned.",
+        before="SamplingParams(allowed_token_ids=[5, 7], banned_token_ids=[5, 7])",
+        after="SamplingParams(allowed_token_ids=[5, 7], banned_token_ids=[7])",
+        prevention="Use one of the two lists; where texts are what you mean, use structured_outputs.",
+    ),
+    Explanation(
+        code="DP437",
+        name="bad-min-tokens",
+        title="min_tokens is not a whole number from 0 to max_tokens.",
+        meaning="No end token comes before the output has min_tokens tokens, so it cannot be more than max_tokens.",
+        triggers=(
+            "min_tokens above max_tokens; max_tokens is 256 when left out.",
+            "-1 meant as `off`: off is 0.",
+            "A fraction, a string or True.",
+        ),
+        fix="Lower min_tokens or raise max_tokens.",
+        before="SamplingParams(min_tokens=500)",
+        after="SamplingParams(min_tokens=500, max_tokens=1000)",
+        prevention="Set both together whenever you set min_tokens.",
+    ),
+    Explanation(
+        code="DP438",
+        name="bad-number-of-outputs",
+        title="n is not a whole number from 1 to 16384.",
+        meaning="n is how many outputs are generated for the prompt; each has a seed derived from the request's.",
+        triggers=("0, a negative number or None.", "A fraction, a string or True."),
+        fix="Pass a whole number such as 3, or leave it out for one output.",
+        before="SamplingParams(n=0)",
+        after="SamplingParams(n=1)",
+        prevention="Where a computed n may be 0, do not send the request.",
+    ),
+    Explanation(
+        code="DP439",
+        name="bad-logprobs",
+        title="logprobs or prompt_logprobs is no count of tokens.",
+        meaning=(
+            "They say how many of the likeliest tokens are reported at each position, beside the token that stands there: "
+            "0 for that token alone, -1 for the whole vocabulary, None for no log-probabilities."
+        ),
+        triggers=(
+            "True, as the OpenAI chat API writes it: here it is the number that API calls top_logprobs.",
+            "A number above the vocabulary size, or below -1.",
+        ),
+        fix="Pass a whole number such as 5, or None.",
+        before="SamplingParams(logprobs=True)",
+        after="SamplingParams(logprobs=5)",
+        prevention="Ask for a handful: each one costs space in every position of the result.",
+    ),
+)
+
+_STRUCTURED: tuple[Explanation, ...] = (
+    Explanation(
+        code="DP444",
+        name="bad-structured-outputs",
+        title="structured_outputs does not say one form of output.",
+        meaning=(
+            "structured_outputs is a StructuredOutputs with exactly one of json, regex, grammar, choice and json_object "
+            "set: json a schema (text, dictionary or pydantic model class), regex and grammar a string, choice a list of "
+            "strings, json_object True."
+        ),
+        triggers=(
+            "Nothing set, or two forms at once.",
+            "A plain dictionary in place of StructuredOutputs.",
+            "An empty choice, or one that is not text.",
+        ),
+        fix="Set the one form that is meant; combine several in a grammar.",
+        before='StructuredOutputs(regex="[0-9]+", choice=["1", "2"])',
+        after='StructuredOutputs(choice=["1", "2"])',
+        prevention="Make StructuredOutputs where you know the form, not from optional settings passed through.",
+    ),
+    Explanation(
+        code="DP445",
+        name="bad-json-schema",
+        title="The JSON schema cannot be turned into a grammar.",
+        meaning=(
+            "The schema is not JSON, not a valid schema, describes no value at all, or uses a keyword that cannot be "
+            "enforced token by token. It is refused as a whole: output that obeys half a schema would be worse than none."
+        ),
+        triggers=(
+            "A keyword such as `not`, `uniqueItems` or `contains`, which the grammar engine does not enforce.",
+            "A `$ref` that leads nowhere or to another document.",
+            "Bounds that contradict each other, e.g. minLength above maxLength.",
+            "JSON with a trailing comma, or a Python object that JSON has no form for.",
+        ),
+        fix="Take the keyword that the message names out of the schema, and check its rule on the finished output.",
+        before='StructuredOutputs(json=\'{"type": "integer",}\')',
+        after='StructuredOutputs(json=\'{"type": "integer"}\')',
+        prevention="Keep schemas to types, properties, required, items, enum, const, anyOf, pattern and bounds.",
+    ),
+    Explanation(
+        code="DP446",
+        name="bad-regex",
+        title="The regular expression cannot be turned into a grammar.",
+        meaning=(
+            "The expression has a fault, or a feature that a finite automaton cannot have. The whole output must match it, "
+            "so `^` and `$` are not needed."
+        ),
+        triggers=(
+            "An unclosed bracket or group.",
+            "Look-ahead, look-behind or a back-reference.",
+            "Counts so large that the automaton grows beyond its limit.",
+        ),
+        fix="Mend what the message points at; write look-arounds out as alternatives.",
+        before='SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9"))',
+        after='SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9]"))',
+        prevention="Write expressions in the syntax of Rust's regex crate, and try them there first.",
+    ),
+    Explanation(
+        code="DP447",
+        name="bad-grammar",
+        title="The grammar cannot be used.",
+        meaning=(
+            "grammar is a Lark grammar whose rule `start` describes the whole output. Either it has a fault, which the "
+            "message points at, or following it took more work than its limits allow."
+        ),
+        triggers=(
+            "A rule that is used and not defined, or no rule `start`.",
+            "A syntax slip: a rule without its colon, a string without its quotation mark.",
+            "A grammar so ambiguous that the parser runs out of its budget in the middle of the output.",
+        ),
+        fix="Mend the line that the message names; where it is a limit, make rules less ambiguous.",
+        before="SamplingParams(structured_outputs=StructuredOutputs(grammar='start: digits'))",
+        after="SamplingParams(structured_outputs=StructuredOutputs(grammar='start: digits\\ndigits: /[0-9]+/'))",
+        prevention="Prefer a JSON schema, a regex or a choice where one of them says the same.",
+    ),
+    Explanation(
+        code="DP448",
+        name="no-token-left",
+        title="The request's rules leave no token to choose.",
+        meaning=(
+            "At this position every token is masked: by the grammar, by allowed_token_ids and banned_token_ids, or by "
+            "min_tokens, which masks the end tokens. Any choice would break a rule, so the request ends in this error."
+        ),
+        triggers=(
+            "A grammar that needs tokens which allowed_token_ids lacks or banned_token_ids has.",
+            "A grammar that is complete before min_tokens is reached, so that only an end token could come.",
+            "Only end tokens allowed, and min_tokens above 0.",
+        ),
+        fix="Drop the rule that the message names, or give the grammar room for what the other rule asks.",
+        before="SamplingParams(min_tokens=50, structured_outputs=StructuredOutputs(choice=['yes', 'no']))",
+        after="SamplingParams(structured_outputs=StructuredOutputs(choice=['yes', 'no']))",
+        prevention="Put length into the grammar itself (`[a-z ]{200,}`, minLength) rather than beside it.",
+    ),
+    Explanation(
+        code="DP449",
+        name="tokenizer-without-grammars",
+        title="The model's tokenizer cannot be used with a grammar.",
+        meaning=(
+            "A grammar is matched against the bytes that each token stands for. They are read from the tokenizer's fast "
+            "(Rust) form, and this tokenizer has none or keeps its tokens in a way from which bytes cannot be told."
+        ),
+        triggers=(
+            "A slow (pure Python) tokenizer.",
+            "A model loaded without a tokenizer.",
+            "A tokenizer kind that the grammar engine does not know, such as WordPiece.",
+        ),
+        fix="Leave structured_outputs out, or use the model with its fast tokenizer (`tokenizer.json`).",
+        before='LLM("./slow-tokenizer").generate("One:", SamplingParams(structured_outputs=digit))',
+        after='LLM("smollm2-135m").generate("One:", SamplingParams(structured_outputs=digit))',
+        prevention="Keep `tokenizer.json` in the model folder.",
+    ),
+)
+
+EXPLANATIONS: tuple[Explanation, ...] = (*_PROMPTS, *_SAMPLING, *_ENGINE, *_ROW_RULES, *_STRUCTURED)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from draftproof.models.drafters.base import Drafter, DraftProposal, DraftRequest, DraftSampling, TargetInfo
+from draftproof.models.drafters.base import (
+    ContextUpdate,
+    Drafter,
+    DraftProposal,
+    DraftRequest,
+    DraftSampling,
+    TargetInfo,
+)
 from draftproof.models.drafters.load import load_drafter
 from draftproof.models.drafters.random_init import write_random_checkpoint
 
 __all__ = [
+    "ContextUpdate",
     "DraftProposal",
     "DraftRequest",
     "DraftSampling",

@@ -72,18 +72,42 @@ class DraftRequest:
 
 
 @dataclass(frozen=True)
+class ContextUpdate:
+    """Tokens of one sequence that the target has processed and the engine has committed.
+
+    Attributes:
+        state: what `new_state` made for this sequence.
+        features: ``[n, num_taps * hidden]``, taps in the order of `tap_layer_ids`; None when there are no taps.
+        start: position of the first of the n tokens; must equal the number taken in so far.
+    """
+
+    state: Any
+    features: torch.Tensor | None
+    start: int
+
+
+@dataclass(frozen=True)
 class DraftProposal:
     """What a drafter answers.
 
     Attributes:
         tokens: int64 ``[k]`` on the target's device, ``0 <= k <= num_draft_tokens``.
+        confidence: float32 ``[k]`` in [0, 1]: the drafter's own probability of each proposed token, by the softmax of its draft
+            logits at temperature 1, whatever the request's temperature. None when it has none.
     """
 
     tokens: torch.Tensor
+    confidence: torch.Tensor | None = None
 
 
 class Drafter(Protocol):
-    """What proposes tokens. One object serves many sequences; what belongs to one lives in its state."""
+    """What proposes tokens. One object serves many sequences; what belongs to one lives in its state.
+
+    A drafter that caches something for every committed token (its context KV) keeps it in *pages* of `KEY_BLOCK` positions:
+    position p of a sequence lies in page ``table[p // KEY_BLOCK]`` at offset ``p % KEY_BLOCK``. The table is the one that serves
+    the target's keys and values too; whoever owns it changes it in place, the drafter only reads it. Several sequences may share
+    a page, so a drafter writes nothing but the positions it is given by `extend`.
+    """
 
     name: str
     """Short name for messages and results, e.g. ``"dflash"``."""
@@ -91,20 +115,29 @@ class Drafter(Protocol):
     """The most tokens one proposal can hold (``block_size - 1`` for DFlash)."""
     tap_layer_ids: tuple[int, ...]
     """Target layers whose outputs it needs; empty when it needs none."""
+    page_bytes: int
+    """Memory of one page of its context KV; 0 when it keeps none."""
 
-    def new_state(self) -> Any:
-        """Per-sequence memory for a sequence with nothing committed yet."""
+    def new_pages(self, num_pages: int) -> Any:
+        """Memory for `num_pages` pages, zeros; None when `page_bytes` is 0."""
         ...
 
-    def extend(self, state: Any, features: torch.Tensor | None, start: int) -> None:
-        """Take in the context features of tokens the target has processed and the engine has committed.
+    def copy_page(self, pages: Any, source: int, destination: int) -> None:
+        """Make page `destination` equal to page `source` (copy on write)."""
+        ...
+
+    def new_state(self, pages: Any = None, table: list[int] | None = None, length: int = 0) -> Any:
+        """What belongs to one sequence.
 
         Args:
-            state: the sequence's state; changed in place.
-            features: ``[n, num_taps * hidden]``, taps in the order of `tap_layer_ids`; None when there are no
-                taps.
-            start: position of the first of the n tokens; must equal the number taken in so far.
+            pages: from `new_pages`; None for private memory that grows by itself.
+            table: the sequence's page table, shared with its owner; needed with `pages`.
+            length: tokens whose context the pages hold already (a cached prefix, a fork); 0 with private memory.
         """
+        ...
+
+    def extend(self, updates: Sequence[ContextUpdate]) -> None:
+        """Take in committed tokens of several sequences. When it raises, no state has changed."""
         ...
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:

@@ -6,6 +6,7 @@ its token commits, whatever happens to its neighbours.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,32 +15,66 @@ from torch.nn import functional
 from draftproof.models.drafters.config import DrafterConfig
 from draftproof.models.drafters.dense import Linear
 from draftproof.models.drafters.layer import Tensors, merged
+from draftproof.models.drafters.pages import ContextPages
 from draftproof.models.drafters.rope import rotate
+from draftproof.models.kv import KEY_BLOCK
 
 
 @dataclass
 class DFlashState:
-    """One sequence's context.
+    """One sequence's context: a view of pages.
 
     Attributes:
-        cache: ``[layers, 2, kv_heads, capacity, head_dim]``, keys at index 0 and values at 1 of the second
-            axis.
-        length: committed tokens taken in; entries from there on hold nothing.
+        pages: where the keys and values lie.
+        table: position p lies in page ``table[p // KEY_BLOCK]``. Someone else's, and only read, unless `private`.
+        length: committed tokens taken in; what the pages hold from there on is not this sequence's.
+        private: the pages belong to this state alone, and grow.
     """
 
-    cache: torch.Tensor
+    pages: ContextPages
+    table: list[int]
     length: int = 0
+    private: bool = False
 
     def reserve(self, total: int) -> None:
-        """Make room for `total` entries; capacity doubles, so that n tokens cost O(n) copies in all."""
-        capacity = self.cache.shape[3]
-        if total <= capacity:
+        """Make sure that `total` positions have pages; private memory doubles, so that n tokens cost O(n) copies in all.
+
+        Raises:
+            RuntimeError: the table, which is not ours to change, is too short.
+        """
+        needed = -(-total // KEY_BLOCK)
+        if needed <= len(self.table):
             return
-        while capacity < total:
-            capacity *= 2
-        grown = self.cache.new_empty((*self.cache.shape[:3], capacity, self.cache.shape[4]))
-        grown[:, :, :, : self.length] = self.cache[:, :, :, : self.length]
-        self.cache = grown
+        if not self.private:
+            raise RuntimeError(f"{total} positions need {needed} pages, but the table has {len(self.table)}")
+        if needed > self.pages.num_pages:
+            self.pages.grow(max(needed, 2 * self.pages.num_pages))
+        self.table.extend(range(len(self.table), self.pages.num_pages))
+
+    def places(self, start: int, count: int) -> list[int]:
+        """Rows of `ContextPages.rows` that hold `count` positions from `start`."""
+        table = self.table
+        return [table[p // KEY_BLOCK] * KEY_BLOCK + p % KEY_BLOCK for p in range(start, start + count)]
+
+
+def store(
+    states: Sequence[DFlashState], starts: Sequence[int], counts: Sequence[int], entries: torch.Tensor
+) -> None:
+    """Write ``entries [layers, n, 2 * kv_heads * head_dim]`` of several sequences: `counts` positions from `starts` of each.
+
+    One scatter a layer for all sequences that share their pages.
+    """
+    shared: dict[int, tuple[ContextPages, list[int], list[torch.Tensor]]] = {}
+    first = 0
+    for state, start, count in zip(states, starts, counts, strict=True):
+        _, places, rows = shared.setdefault(id(state.pages), (state.pages, [], []))
+        places.extend(state.places(start, count))
+        rows.append(entries[:, first : first + count])
+        first += count
+    for pages, places, rows in shared.values():
+        index = torch.tensor(places, dtype=torch.int64, device=entries.device)
+        for layer, new in enumerate(entries if len(shared) == 1 else torch.cat(rows, 1)):
+            pages.rows(layer).index_copy_(0, index, new)
 
 
 @dataclass(frozen=True)
@@ -58,10 +93,8 @@ class ContextEncoder:
     eps: float
     value_scale: float
 
-    def encode(
-        self, features: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``[n, num_taps * hidden]`` to keys and values ``[layers, kv_heads, n, head_dim]``.
+    def encode(self, features: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``[n, num_taps * hidden]`` to keys and values ``[layers, n, 2 * kv_heads * head_dim]``, keys first.
 
         `cos` and `sin` are ``[n, 1, head_dim]``, for the tokens' own positions.
         """
@@ -74,7 +107,7 @@ class ContextEncoder:
         keys = rotate(keys, cos[:, None], sin[:, None])
         if self.value_scale != 1.0:
             values = values * self.value_scale
-        return keys.permute(1, 2, 0, 3), values.permute(1, 2, 0, 3)
+        return torch.stack((keys, values), 2).view(x.shape[0], layers, -1).transpose(0, 1)
 
 
 def build_encoder(config: DrafterConfig, weights: Tensors) -> ContextEncoder:

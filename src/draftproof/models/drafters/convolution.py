@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,25 +26,28 @@ class DynamicConv:
         """The position-dependent part of both stages' kernels, ``[rows, 2, K, groups]``."""
         return self.projection(normed).view(normed.shape[0], 2, self.base.shape[1], -1)
 
-    def apply(
-        self, x: torch.Tensor, dynamic: torch.Tensor, stage: int, blocks: Sequence[slice]
-    ) -> torch.Tensor:
-        """Convolve each block of rows on its own, ``[rows, hidden] -> [rows, hidden]``."""
-        parts = [_convolve(x[rows], self.base[stage], dynamic[rows, stage]) for rows in blocks]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def apply(self, x: torch.Tensor, dynamic: torch.Tensor, stage: int, shifts: torch.Tensor) -> torch.Tensor:
+        """``y[t] = sum_o (base[o] + dynamic[t, o, group]) * x[t - o]``, with zeros before each block's first row.
+
+        Args:
+            x: ``[rows, hidden]``; neighbouring channels form a group.
+            dynamic: from `dynamic`.
+            stage: 0 or 1.
+            shifts: from `predecessors`.
+        """
+        rows, hidden = x.shape
+        size, groups = dynamic.shape[2:]
+        kernel = self.base[stage].view(size, groups, -1) + dynamic[:, stage, :, :, None]
+        shifted = functional.pad(x, (0, 0, 1, 0))[shifts]
+        return (kernel * shifted.view(rows, size, groups, -1)).sum(1).view(rows, hidden)
 
 
-def _convolve(x: torch.Tensor, base: torch.Tensor, dynamic: torch.Tensor) -> torch.Tensor:
-    """``y[t] = sum_o (base[o] + dynamic[t, o, group]) * x[t - o]``, with zeros before the block's first row.
+def predecessors(slots: torch.Tensor, size: int) -> torch.Tensor:
+    """Where rows find themselves and their ``size - 1`` predecessors within their block, int64 ``[rows, size]``.
 
-    Args:
-        x: ``[rows, hidden]``.
-        base: ``[K, hidden]``.
-        dynamic: ``[rows, K, groups]``; neighbouring channels form a group.
+    Indices into the rows of the pass with a row of zeros before them, which stands for what lies before a block's start.
+    ``slots [rows]`` are the rows' slots.
     """
-    rows, hidden = x.shape
-    size, groups = dynamic.shape[1:]
-    kernel = base.view(size, groups, -1) + dynamic[..., None]
-    padded = functional.pad(x, (0, 0, size - 1, 0))
-    shifted = torch.stack([padded[size - 1 - offset : size - 1 - offset + rows] for offset in range(size)], 1)
-    return (kernel * shifted.view(rows, size, groups, -1)).sum(1).view(rows, hidden)
+    offsets = torch.arange(size, device=slots.device)
+    rows = torch.arange(slots.shape[0], device=slots.device)[:, None] - offsets
+    return torch.where(slots[:, None] >= offsets, rows + 1, 0)

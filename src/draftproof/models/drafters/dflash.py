@@ -13,16 +13,19 @@ import torch
 from torch.nn import functional
 
 from draftproof.errors import DrafterError
-from draftproof.models.drafters.base import DraftProposal, DraftRequest, TargetInfo
+from draftproof.models.drafters.attention import Block
+from draftproof.models.drafters.base import ContextUpdate, DraftProposal, DraftRequest, TargetInfo
 from draftproof.models.drafters.checkpoint import Checkpoint
-from draftproof.models.drafters.choice import choose_tokens
-from draftproof.models.drafters.context import DFlashState, build_encoder
+from draftproof.models.drafters.choice import Draw, choose_tokens, probability
+from draftproof.models.drafters.context import DFlashState, build_encoder, store
 from draftproof.models.drafters.dense import linear
-from draftproof.models.drafters.layer import Block, Tensors, build_layer
+from draftproof.models.drafters.layer import Tensors, build_layer, lay_out
+from draftproof.models.drafters.pages import ContextPages
 from draftproof.models.drafters.rope import RotaryTable
 from draftproof.models.drafters.selector import CandidateSelector
+from draftproof.models.kv import KEY_BLOCK
 
-_FIRST_CAPACITY = 256
+_FIRST_PAGES = 4
 
 
 class DFlashDrafter:
@@ -46,6 +49,9 @@ class DFlashDrafter:
         self._dtype, self._device = dtype, target.device
         self._feature_width = len(config.target_layer_ids) * target.hidden_size
         weights = {name: t.to(device=target.device, dtype=dtype) for name, t in checkpoint.tensors.items()}
+        self.page_bytes = (
+            2 * config.num_layers * config.num_kv_heads * KEY_BLOCK * config.head_dim * dtype.itemsize
+        )
         self._encoder = build_encoder(config, weights)
         self._layers = [build_layer(config, weights, index) for index in range(config.num_layers)]
         self._norm = weights["norm.weight"]
@@ -58,41 +64,79 @@ class DFlashDrafter:
         self._head = target.lm_head if own_head is None else linear(own_head)
         self._head_dtype = target.dtype if own_head is None else dtype
 
-    def new_state(self) -> DFlashState:
+    def new_pages(self, num_pages: int) -> ContextPages:
         config = self.config
-        shape = (config.num_layers, 2, config.num_kv_heads, _FIRST_CAPACITY, config.head_dim)
-        return DFlashState(torch.empty(shape, dtype=self._dtype, device=self._device))
+        return ContextPages(
+            config.num_layers, config.num_kv_heads, config.head_dim, num_pages, self._dtype, self._device
+        )
 
-    @torch.no_grad()
-    def extend(self, state: DFlashState, features: torch.Tensor | None, start: int) -> None:
-        """Append context keys and values; see `Drafter.extend`.
+    def copy_page(self, pages: ContextPages, source: int, destination: int) -> None:
+        pages.copy(source, destination)
+
+    def new_state(
+        self, pages: ContextPages | None = None, table: list[int] | None = None, length: int = 0
+    ) -> DFlashState:
+        """See `Drafter.new_state`.
 
         Raises:
-            DrafterError: DP316 `start` or the features' width is not what this state needs.
+            ValueError: pages without a table, or a length without pages to hold it.
         """
+        if pages is None:
+            if length:
+                raise ValueError(f"private memory starts empty, so length must be 0, got {length}")
+            return DFlashState(self.new_pages(_FIRST_PAGES), list(range(_FIRST_PAGES)), private=True)
+        if table is None:
+            raise ValueError("pages need the table that says which of them are the sequence's")
+        return DFlashState(pages, table, length)
+
+    @torch.no_grad()
+    def extend(self, updates: Sequence[ContextUpdate]) -> None:
+        """Append context keys and values, all in one pass; see `Drafter.extend`.
+
+        Raises:
+            DrafterError: DP316 a start or the features' width is not what a state needs.
+            RuntimeError: a table is too short for its tokens.
+        """
+        lengths: dict[int, int] = {}
+        features: list[torch.Tensor] = []
+        for update in updates:
+            state = update.state
+            checked = self._checked(update, lengths.get(id(state), state.length))
+            lengths[id(state)] = update.start + checked.shape[0]
+            state.reserve(lengths[id(state)])
+            features.append(checked)
+        counts = [part.shape[0] for part in features]
+        if not sum(counts):
+            return
+        starts = [update.start for update in updates]
+        positions = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, counts, strict=True)])
+        cos, sin = self._rotary.at(positions.to(self._device), max(lengths.values()))
+        together = _joined(features).to(device=self._device, dtype=self._dtype)
+        store([update.state for update in updates], starts, counts, self._encoder.encode(together, cos, sin))
+        for update in updates:
+            update.state.length = lengths[id(update.state)]
+
+    def _checked(self, update: ContextUpdate, length: int) -> torch.Tensor:
+        """The update's features, which must continue a context of `length` tokens."""
+        features = update.features
         if features is None or features.ndim != 2 or features.shape[1] != self._feature_width:
             got = None if features is None else tuple(features.shape)
             raise DrafterError(
                 "DP316", f"context features must have shape (n, {self._feature_width}), got {got}"
             )
-        if start != state.length:
+        if update.start != length:
             raise DrafterError(
                 "DP316",
-                f"context features start at position {start}, but the drafter holds {state.length} tokens",
+                f"context features start at position {update.start}, but the drafter holds {length} tokens",
             )
-        count = features.shape[0]
-        if count == 0:
-            return
-        state.reserve(start + count)
-        cos, sin = self._rotary.at(start, count)
-        keys, values = self._encoder.encode(features.to(device=self._device, dtype=self._dtype), cos, sin)
-        state.cache[:, 0, :, start : start + count] = keys
-        state.cache[:, 1, :, start : start + count] = values
-        state.length = start + count
+        return features
 
     @torch.no_grad()
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
         """One pass over all requests' blocks; see `Drafter.propose`.
+
+        A sequence whose hidden states are not finite (because the target's were not) gets no draft tokens from there on, the
+        others get theirs. For DFlash 2 the confidence is by the logits before the selector rescores them.
 
         Raises:
             DrafterError: DP316 a state does not hold exactly the tokens before its anchor.
@@ -101,29 +145,48 @@ class DFlashDrafter:
             return []
         for request in requests:
             _check_in_step(request)
-        counts = [min(request.num_draft_tokens, self.max_draft_tokens) for request in requests]
-        blocks = _blocks(requests, counts)
-        hidden = self.block_hidden(
-            [self._block_ids(r, k) for r, k in zip(requests, counts, strict=True)], blocks
-        )
-        # Anchors predict nothing, so their rows never reach the LM head.
-        slots = [hidden[block.rows][1:] for block in blocks]
-        logits = self.logits(slots[0] if len(slots) == 1 else torch.cat(slots)).split(counts)
-        return [
-            DraftProposal(self._choose(request, slot, row))
-            for request, slot, row in zip(requests, slots, logits, strict=True)
+        draws = [
+            Draw(r.sampling, r.output_position, min(r.num_draft_tokens, self.max_draft_tokens))
+            for r in requests
         ]
+        anchors = [int(request.tokens[-1]) for request in requests]
+        ids = [
+            [anchor] + [self.config.mask_token_id] * d.count for anchor, d in zip(anchors, draws, strict=True)
+        ]
+        hidden = self.block_hidden([request.state for request in requests], ids)
+        # Anchors predict nothing, so their rows never reach the LM head.
+        masks = [row for row, slot in enumerate(s for part in ids for s in range(len(part))) if slot]
+        slots = hidden[torch.tensor(masks, device=self._device)]
+        finite = slots.isfinite().all(-1, keepdim=True)
+        slots = torch.where(finite, slots, 0.0)
+        logits = self.logits(slots)
+        if self._selector is None:
+            tokens = choose_tokens(logits, draws)
+        else:
+            tokens = self._selector.choose(slots, logits, anchors, draws)
+        counts = [draw.count for draw in draws]
+        parts = zip(
+            tokens.split(counts),
+            probability(logits, tokens).split(counts),
+            _usable(finite, counts),
+            strict=True,
+        )
+        return [DraftProposal(chosen[:count], likely[:count]) for chosen, likely, count in parts]
 
-    def block_hidden(self, ids: Sequence[torch.Tensor], blocks: Sequence[Block]) -> torch.Tensor:
-        """Final hidden states ``[rows, hidden]`` of blocks of token ids, one tensor of ids a block."""
-        tables = [self._rotary.at(block.length, block.rows.stop - block.rows.start) for block in blocks]
-        cos, sin = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*tables, strict=True))
-        tokens = ids[0] if len(ids) == 1 else torch.cat(list(ids))
+    def block_hidden(self, states: Sequence[DFlashState], ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Final hidden states ``[rows, hidden]`` of a block of token ids for each sequence, block after block."""
+        blocks: list[Block] = []
+        for state, part in zip(states, ids, strict=True):
+            first = blocks[-1].rows.stop if blocks else 0
+            blocks.append(Block(range(first, first + len(part)), state.pages, state.table, state.length))
+        layout = lay_out(blocks, self.config, self._dtype, self._device)
+        cos, sin = self._rotary.at(layout.positions, layout.end)
+        tokens = torch.tensor([token for part in ids for token in part], device=self._device)
         x = functional.embedding(tokens, self._embedding).to(self._dtype)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         for layer in self._layers:
-            x = layer.forward(x, cos, sin, blocks)
+            x = layer.forward(x, cos, sin, layout)
         return functional.rms_norm(x, (x.shape[-1],), self._norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -133,16 +196,6 @@ class DFlashDrafter:
             logits = logits * self.config.output_multiplier
         cap = self.config.softcap
         return logits if cap is None else (logits / cap).tanh() * cap
-
-    def _block_ids(self, request: DraftRequest, count: int) -> torch.Tensor:
-        ids = [int(request.tokens[-1])] + [self.config.mask_token_id] * count
-        return torch.tensor(ids, dtype=torch.int64, device=self._device)
-
-    def _choose(self, request: DraftRequest, hidden: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        if self._selector is not None:
-            anchor = int(request.tokens[-1])
-            return self._selector.choose(hidden, logits, anchor, request.sampling, request.output_position)
-        return choose_tokens(logits, request.sampling, request.output_position)
 
 
 def _check_in_step(request: DraftRequest) -> None:
@@ -155,15 +208,15 @@ def _check_in_step(request: DraftRequest) -> None:
         )
 
 
-def _blocks(requests: Sequence[DraftRequest], counts: Sequence[int]) -> list[Block]:
-    blocks: list[Block] = []
-    start = 0
-    for request, count in zip(requests, counts, strict=True):
-        state, rows = request.state, count + 1
-        state.reserve(state.length + rows)
-        blocks.append(Block(slice(start, start + rows), state.cache, state.length))
-        start += rows
-    return blocks
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _usable(finite: torch.Tensor, counts: Sequence[int]) -> list[int]:
+    """How many leading rows of each sequence are finite; ``finite [rows, 1]``."""
+    if bool(finite.all()):
+        return list(counts)
+    return [int(part.cumprod(0).sum()) for part in finite.split(list(counts))]
 
 
 def _selector(top_k: int, weights: Tensors) -> CandidateSelector:

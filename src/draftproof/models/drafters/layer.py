@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from draftproof.models.drafters.attention import attend, first_visible, visibility
+from draftproof.models.drafters.attention import Block, Bucket, attend, make_buckets
 from draftproof.models.drafters.config import DrafterConfig, LayerAttention
-from draftproof.models.drafters.convolution import DynamicConv
+from draftproof.models.drafters.convolution import DynamicConv, predecessors
 from draftproof.models.drafters.dense import Linear, linear
 from draftproof.models.drafters.rope import rotate
 
@@ -26,19 +26,38 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Block:
-    """The rows of one sequence in a drafter pass.
+class PassLayout:
+    """Which row of a pass is what.
 
     Attributes:
-        rows: where its slots lie among all rows of the pass.
-        cache: the sequence's keys and values, ``[layers, 2, kv_heads, capacity, head_dim]``. Entries from
-            `length` on are free for the block's own, which are dropped after the pass.
-        length: context tokens held, which is also the anchor's position.
+        positions: ``[rows]``, each row's position in its sequence.
+        slots: ``[rows]``, each row's slot in its block; 0 the anchor.
+        end: beyond every position.
+        buckets: how the layers attend, by their kind of attention.
+        shifts: ``[rows, K]``, where DFlash 2's convolution finds row t's o-th predecessor among the rows with a row of zeros
+            before them; None without a convolution.
     """
 
-    rows: slice
-    cache: torch.Tensor
-    length: int
+    positions: torch.Tensor
+    slots: torch.Tensor
+    end: int
+    buckets: dict[LayerAttention, list[Bucket]]
+    shifts: torch.Tensor | None
+
+
+def lay_out(
+    blocks: Sequence[Block], config: DrafterConfig, dtype: torch.dtype, device: torch.device
+) -> PassLayout:
+    """The layout of a pass over `blocks`, whose rows follow each other."""
+    slots = torch.tensor([slot for block in blocks for slot in range(len(block.rows))], device=device)
+    positions = [p for block in blocks for p in range(block.length, block.length + len(block.rows))]
+    return PassLayout(
+        positions=torch.tensor(positions, device=device),
+        slots=slots,
+        end=max(positions) + 1,
+        buckets={kind: make_buckets(blocks, kind, dtype) for kind in set(config.layers)},
+        shifts=None if config.conv is None else predecessors(slots, config.conv.kernel_size),
+    )
 
 
 @dataclass(frozen=True)
@@ -65,22 +84,22 @@ class Layer:
     mlp_conv: DynamicConv | None
 
     def forward(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, blocks: Sequence[Block]
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: PassLayout
     ) -> torch.Tensor:
         """``[rows, hidden] -> [rows, hidden]``; `cos` and `sin` are ``[rows, 1, head_dim]``."""
+        buckets = layout.buckets[self.attention]
 
         def attention(h: torch.Tensor) -> torch.Tensor:
-            return self._attention(h, cos, sin, blocks)
+            return self._attention(h, cos, sin, buckets)
 
-        spans = [block.rows for block in blocks]
-        x = x + _convolved(attention, self._normed(x, self.input_norm), self.attention_conv, spans)
-        return x + _convolved(self._mlp, self._normed(x, self.post_norm), self.mlp_conv, spans)
+        x = x + _convolved(attention, self._normed(x, self.input_norm), self.attention_conv, layout.shifts)
+        return x + _convolved(self._mlp, self._normed(x, self.post_norm), self.mlp_conv, layout.shifts)
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, self.eps)
 
     def _attention(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, blocks: Sequence[Block]
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, buckets: Sequence[Bucket]
     ) -> torch.Tensor:
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
         split = self.num_heads + self.num_kv_heads
@@ -88,20 +107,18 @@ class Layer:
         rotated = rotate(normed, cos, sin)
         queries, keys = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
         values = heads[:, split:] if self.value_scale == 1.0 else heads[:, split:] * self.value_scale
-        outs = [
-            self._attend(block, queries[block.rows], keys[block.rows], values[block.rows]) for block in blocks
-        ]
-        return self.output(outs[0] if len(outs) == 1 else torch.cat(outs))
+        own = torch.cat((keys, values), 1).view(x.shape[0], -1)
+        out = x.new_empty(x.shape[0], self.num_heads * self.head_dim)
+        for bucket in buckets:
+            out.index_copy_(0, bucket.own_rows, self._attend(bucket, queries, own))
+        return self.output(out)
 
-    def _attend(
-        self, block: Block, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-    ) -> torch.Tensor:
-        cache, rows = block.cache[self.index], queries.shape[0]
-        start, end = first_visible(block.length, self.attention.window), block.length + rows
-        cache[0, :, block.length : end] = keys.transpose(0, 1)
-        cache[1, :, block.length : end] = values.transpose(0, 1)
-        seen = visibility(rows, end - start, self.attention, queries.device)
-        return attend(queries, cache[0, :, start:end], cache[1, :, start:end], seen, self.sinks)
+    def _attend(self, bucket: Bucket, queries: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """The answers for the bucket's own rows, ``[n, heads * head_dim]``."""
+        keys, values = bucket.gather(self.index, own, self.num_kv_heads)
+        asked = queries.index_select(0, bucket.queries).view(bucket.batch, -1, self.num_heads, self.head_dim)
+        answers = attend(asked, keys, values, bucket.bias, self.sinks)
+        return answers.view(-1, answers.shape[-1]).index_select(0, bucket.answers)
 
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
@@ -112,13 +129,13 @@ def _convolved(
     sublayer: Callable[[torch.Tensor], torch.Tensor],
     normed: torch.Tensor,
     conv: DynamicConv | None,
-    blocks: Sequence[slice],
+    shifts: torch.Tensor | None,
 ) -> torch.Tensor:
     """The sublayer, with DFlash 2's convolution on its input and its output where there is one."""
-    if conv is None:
+    if conv is None or shifts is None:
         return sublayer(normed)
     dynamic = conv.dynamic(normed)
-    return conv.apply(sublayer(conv.apply(normed, dynamic, 0, blocks)), dynamic, 1, blocks)
+    return conv.apply(sublayer(conv.apply(normed, dynamic, 0, shifts)), dynamic, 1, shifts)
 
 
 def build_layer(config: DrafterConfig, weights: Tensors, index: int) -> Layer:

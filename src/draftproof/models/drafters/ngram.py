@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from draftproof.errors import DrafterError
-from draftproof.models.drafters.base import DraftProposal, DraftRequest
+from draftproof.models.drafters.base import ContextUpdate, DraftProposal, DraftRequest
 
 
 @dataclass
@@ -47,12 +47,20 @@ class NgramDrafter:
         self.name = "ngram"
         self.max_draft_tokens = block_size - 1
         self.tap_layer_ids: tuple[int, ...] = ()
+        self.page_bytes = 0
         self._device, self._min_n, self._max_n = device, min_n, max_n
 
-    def new_state(self) -> NgramState:
+    def new_pages(self, num_pages: int) -> None:
+        """None: it keeps nothing for a token but the index in its state."""
+
+    def copy_page(self, pages: None, source: int, destination: int) -> None:
+        """Nothing to do."""
+
+    def new_state(self, pages: None = None, table: list[int] | None = None, length: int = 0) -> NgramState:
+        """An empty index, whatever `length`: `propose` gets the whole text, and indexes what it has not seen yet."""
         return NgramState()
 
-    def extend(self, state: NgramState, features: torch.Tensor | None, start: int) -> None:
+    def extend(self, updates: Sequence[ContextUpdate]) -> None:
         """Nothing to do: the text itself is all this drafter needs, and `propose` gets it."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:

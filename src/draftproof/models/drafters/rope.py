@@ -163,15 +163,14 @@ class RotaryTable:
         cosines, sines = (table.to(device=self._device, dtype=self._dtype) for table in tables)
         return cosines, sines
 
-    def at(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and signed sines for `count` positions from `start`: two ``[count, 1, head_dim]``."""
+    def at(self, positions: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines at ``positions [n]``, all below `end`: two ``[n, 1, head_dim]``."""
         have = self._cos.shape[0]
-        if start + count > have:
-            while have < start + count:
+        if end > have:
+            while have < end:
                 have *= 2
             self._cos, self._sin = self._build(have)
-        rows = slice(start, start + count)
-        return self._cos[rows, None], self._sin[rows, None]
+        return self._cos[positions, None], self._sin[positions, None]
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

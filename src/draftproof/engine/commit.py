@@ -1,0 +1,69 @@
+"""Committing tokens: the output grows token by token until one of them ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from draftproof.engine.results import TextPiece
+from draftproof.engine.sequence import Sequence
+from draftproof.engine.stops import finish_reason
+from draftproof.sampling import TokenLogprobs, token_logprobs
+
+
+@dataclass(frozen=True)
+class CommittedBlock:
+    """What a step added to one sequence.
+
+    Attributes:
+        token_ids: kept tokens, cut at a stop or limit.
+        pieces: the text that may be shown now, token by token.
+        logprobs: of the kept tokens; empty unless asked for.
+    """
+
+    token_ids: list[int]
+    pieces: list[TextPiece]
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+def commit_tokens(
+    sequence: Sequence, token_ids: list[int], drafted: int, rows: torch.Tensor
+) -> CommittedBlock:
+    """Append tokens one by one until one of them ends the output.
+
+    Args:
+        sequence: grows by the kept tokens; `finish_reason` is set when one of them is the last.
+        token_ids: accepted drafts and the bonus.
+        drafted: how many of them, from the first, were drafts.
+        rows: raw logit rows they were chosen from, ``[>= len(token_ids), vocab]``.
+    """
+    kept: list[int] = []
+    pieces: list[TextPiece] = []
+    for index, token in enumerate(token_ids):
+        sequence.tokens.append(token)
+        kept.append(token)
+        text = _take_in(sequence, token)
+        if text:
+            pieces.append(TextPiece(text, index < drafted))
+        if sequence.finish_reason is not None:
+            break
+    if sequence.rules is not None and sequence.finish_reason is None:
+        sequence.rules.advance(kept)
+    wanted = sequence.sampling.logprobs
+    logprobs = [] if wanted is None else token_logprobs(rows[: len(kept)], kept, wanted)
+    sequence.logprobs += logprobs
+    return CommittedBlock(kept, pieces, logprobs)
+
+
+def _take_in(sequence: Sequence, token: int) -> str:
+    """The text that the token just appended makes certain; sets `finish_reason` when it is the last one."""
+    reason = finish_reason(
+        token, sequence.output_length - 1, end_tokens=sequence.end_token_ids, max_tokens=sequence.output_limit
+    )
+    shown = sequence.text.push(token, is_end_token=token in sequence.end_token_ids)
+    if reason is None and not shown.stopped:
+        return shown.text
+    text = shown.text + sequence.text.finish()  # what was held back may itself complete a stop string
+    sequence.finish_reason = "stop" if sequence.text.stop_string is not None else reason
+    return text

@@ -1,0 +1,98 @@
+"""Asking the drafter, and checking what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from draftproof.engine.sequence import Sequence
+from draftproof.errors import DrafterError
+from draftproof.models.drafters.base import Drafter, DraftProposal, DraftRequest
+from draftproof.models.target import Target
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A checked proposal.
+
+    Attributes:
+        tokens: token ids to verify.
+        confidence: the drafter's probability of each token it proposed, where it gives one; those of tokens dropped since
+            come last.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] | None = None
+
+    def cut(self, count: int) -> Draft:
+        """The first `count` tokens of it."""
+        return replace(self, tokens=self.tokens[:count])
+
+
+@dataclass(frozen=True)
+class DraftRound:
+    """The drafter's part of a step.
+
+    Attributes:
+        drafts: what to verify, one for each chunk of the plan; empty for chunks without.
+        sequences: how many sequences were drafted for.
+        slots: draft tokens asked for, all told.
+    """
+
+    drafts: list[Draft]
+    sequences: int = 0
+    slots: int = 0
+
+    @staticmethod
+    def none(chunks: int) -> DraftRound:
+        """Nothing drafted."""
+        return DraftRound([Draft()] * chunks)
+
+
+def propose(drafter: Drafter, target: Target, sequences: Items[Sequence], lengths: Items[int]) -> list[Draft]:
+    """One drafter pass for all these sequences, `lengths` draft tokens each at most.
+
+    Raises:
+        DrafterError: DP318, the drafter answered with something else than token ids.
+    """
+    requests = [
+        DraftRequest(
+            state=sequence.running_memory.draft_state,
+            tokens=sequence.tokens,
+            num_draft_tokens=length,
+            output_position=sequence.output_length,
+            sampling=sequence.draft_sampling(),
+        )
+        for sequence, length in zip(sequences, lengths, strict=True)
+    ]
+    proposals = drafter.propose(requests)
+    if len(proposals) != len(requests):
+        raise _bad(f"{len(proposals)} proposals for {len(requests)} sequences")
+    vocab_size = target.structure.vocab_size
+    return [_checked(one, vocab_size, length) for one, length in zip(proposals, lengths, strict=True)]
+
+
+def _checked(proposal: DraftProposal, vocab_size: int, length: int) -> Draft:
+    """A proposal fit to be verified: drafters of other people's making may be wrong, and must not harm more than speed."""
+    tokens = proposal.tokens
+    if (
+        not isinstance(tokens, torch.Tensor)
+        or tokens.dim() != 1
+        or tokens.dtype not in (torch.int64, torch.int32)
+    ):
+        raise _bad(
+            f"tokens of shape {getattr(tokens, 'shape', None)} and type {getattr(tokens, 'dtype', type(tokens))}"
+        )
+    ids = tokens[:length].tolist()
+    if any(not 0 <= token < vocab_size for token in ids):
+        raise _bad(f"token ids outside 0..{vocab_size - 1}: {ids}")
+    confidence = proposal.confidence
+    return Draft(ids, None if confidence is None else confidence[:length].tolist())
+
+
+def _bad(came: str) -> DrafterError:
+    return DrafterError(
+        "DP318", f"a drafter must propose one int64 tensor [k] of token ids per sequence, got {came}"
+    )

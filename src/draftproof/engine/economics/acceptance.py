@@ -1,0 +1,130 @@
+"""How likely draft tokens are to be accepted: by position, for a request and for the whole engine.
+
+The number estimated for position j is P(draft j accepted | the drafts before it accepted). Counts are forgotten
+exponentially. A request's estimate is the mean of a Beta distribution whose prior is the engine's mean at that
+position, its odds moved by how the request has fared so far at all positions together; the engine's is shrunk to
+the position before, the first one to `START`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+START = 0.5
+"""Acceptance assumed of an unknown drafter."""
+START_WEIGHT = 1.5
+"""In pseudo counts: small, so that a useless drafter is known for one after about three drafts."""
+REQUEST_WEIGHT = 4.0
+"""Pseudo counts of the engine's mean in a request's estimate."""
+POOL_WEIGHT = 4.0
+"""Pseudo counts that hold a request's odds at the engine's."""
+REQUEST_MEMORY = 0.95
+"""What a request's counts keep at each of its drafts: about 20 drafts are remembered."""
+IDLE_MEMORY = 0.98
+"""What they keep at each token written without a draft: the text may have moved on."""
+FIRST_WAIT = 4
+LONGEST_WAIT = 48
+"""Tokens between two trials of a sequence that is not drafted: doubled with each that fails. What trials may cost
+(`probes.py`) can make it more."""
+ENGINE_MEMORY = 0.995
+"""What the engine's counts keep at each draft of any request: about 200 are remembered."""
+
+
+class RequestAcceptance:
+    """What is known of one sequence's drafts; made with the sequence, changed only by the `Economist`.
+
+    Attributes:
+        counts: float64 ``[2, max_draft_tokens]``: drafts tried and drafts accepted, by position.
+        idle: tokens written since the last draft.
+        wait: tokens to be written without a draft before the next trial.
+        probing: the draft under way is a trial.
+        hot: the last trial worked, so the next step is another.
+    """
+
+    __slots__ = ("counts", "hot", "idle", "probing", "wait")
+
+    def __init__(self, max_draft_tokens: int) -> None:
+        self.counts = np.zeros((2, max_draft_tokens))
+        self.idle = 0
+        self.wait = FIRST_WAIT
+        self.probing = False
+        self.hot = False
+
+    def due(self) -> bool:
+        """Whether a trial is due, now that the text goes on without a draft."""
+        return self.hot or self.idle >= self.wait
+
+    def settle(self, accepted: bool) -> None:
+        """A draft has been verified: when to try again should drafting be given up."""
+        if not self.probing:
+            self.wait = FIRST_WAIT
+        elif not accepted:
+            self.wait = min(LONGEST_WAIT, 2 * self.wait)
+        else:
+            self.wait = FIRST_WAIT
+        self.hot = self.probing and accepted
+        self.idle = 0
+        self.probing = False
+
+
+@dataclass(frozen=True)
+class DraftOutcome:
+    """What became of one sequence's draft.
+
+    Attributes:
+        acceptance: the sequence's.
+        confidences: the drafter's for all tokens it proposed, verified or not; None when it has none.
+        verified: draft tokens the target saw.
+        accepted: of these, how many were kept.
+    """
+
+    acceptance: RequestAcceptance
+    confidences: Sequence[float] | None
+    verified: int
+    accepted: int
+
+
+class EngineAcceptance:
+    """What is known of the drafter over all requests."""
+
+    def __init__(self, max_draft_tokens: int) -> None:
+        self.counts = np.zeros((2, max_draft_tokens))
+        self._means: np.ndarray | None = None
+
+    @property
+    def means(self) -> np.ndarray:
+        """The engine's estimate by position, float64 ``[max_draft_tokens]``."""
+        if self._means is None:
+            before, means = START, []
+            for tried, accepted in self.counts.T.tolist():
+                before = (accepted + START_WEIGHT * before) / (tried + START_WEIGHT)
+                means.append(before)
+            self._means = np.array(means)
+        return self._means
+
+    def of(self, requests: Sequence[RequestAcceptance]) -> np.ndarray:
+        """Estimates for these requests, float64 ``[n, max_draft_tokens]``."""
+        counts = np.array([request.counts for request in requests])
+        tried, accepted = counts[:, 0], counts[:, 1]
+        means = self.means
+        expected = tried @ means
+        total, kept = tried.sum(1), accepted.sum(1)
+        odds = (kept + POOL_WEIGHT) / (expected + POOL_WEIGHT)
+        odds *= (total - expected + POOL_WEIGHT) / (total - kept + POOL_WEIGHT)
+        moved = means * odds[:, None]
+        prior = moved / (1.0 - means + moved)
+        return (accepted + REQUEST_WEIGHT * prior) / (tried + REQUEST_WEIGHT)
+
+    def observe(self, request: RequestAcceptance, tried: np.ndarray, accepted: np.ndarray) -> None:
+        """Count a draft: how far it was tried and accepted, by position (fractions where it is only expected)."""
+        keep = REQUEST_MEMORY * IDLE_MEMORY**request.idle
+        request.counts *= keep
+        self.counts *= ENGINE_MEMORY
+        size = len(tried)
+        for counts in (request.counts, self.counts):
+            counts[0, :size] += tried
+            counts[1, :size] += accepted
+        self._means = None

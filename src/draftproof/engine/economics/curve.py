@@ -1,0 +1,112 @@
+"""Seconds of one kind of pass as a function of its size: measured points, corrected by what steps really take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FAR = 1 << 20
+"""Where the straight continuation past the last measured point ends."""
+
+GENERAL_RATE = 0.10
+LOCAL_RATE = 0.05
+CLIP = 0.3
+"""A step's surprise, as a log ratio, counts at most this much. One step that took ten times as long (another
+process had the core) then moves the estimate by 4%, and a table that is wrong by 2x heals in about 20 steps."""
+LEAK = 0.002
+"""What only one size has shown slowly becomes the view of all sizes: a machine that got slower got slower for
+the sizes not seen lately too."""
+
+
+class CostCurve:
+    """A piecewise linear, never falling function of the rows of a pass, plus a term per sequence.
+
+    ``seconds(rows, sequences) = curve(rows) + per_sequence * sequences``, times a correction learned online: one
+    general factor, and one deviation from it at each measured point, interpolated in between.
+
+    Args:
+        rows: sizes measured, rising, >= 1.
+        seconds: the curve at these sizes; made never falling here.
+        per_sequence: seconds for each sequence of the pass, >= 0.
+    """
+
+    def __init__(self, rows: Sequence[float], seconds: Sequence[float], per_sequence: float = 0.0) -> None:
+        points = np.asarray(rows, dtype=np.float64)
+        values = np.maximum.accumulate(np.maximum(np.asarray(seconds, dtype=np.float64), 1e-9))
+        if (
+            points.ndim != 1
+            or points.size == 0
+            or points.shape != values.shape
+            or (np.diff(points) <= 0).any()
+        ):
+            raise ValueError("a cost curve needs as many seconds as rising sizes, and at least one")
+        if not (np.isfinite(points).all() and np.isfinite(values).all() and np.isfinite(per_sequence)):
+            raise ValueError("a cost curve needs finite numbers")
+        self.rows, self.seconds = points, values
+        self.per_sequence = max(0.0, float(per_sequence))
+        self.general = 0.0
+        self.local = np.zeros_like(points)
+        self._knots = np.append(points, FAR)
+        self._now = np.empty(0)
+        self._scale = 1.0
+
+    def at(self, rows: Any, sequences: Any = 0.0) -> Any:
+        """Seconds for passes of these sizes (numbers or arrays of one shape); 0 where `rows` is 0."""
+        if not self._now.size:
+            self._refresh()
+        cost = np.interp(rows, self._knots, self._now)
+        if self.per_sequence:
+            cost = cost + self._scale * self.per_sequence * np.asarray(sequences)
+        return np.where(np.asarray(rows) > 0, cost, 0.0)
+
+    def observe(self, rows: float, sequences: float, seconds: float, extra: float = 0.0) -> None:
+        """Learn from a pass that took `seconds`, of which `extra` are explained elsewhere (long contexts)."""
+        if rows <= 0 or not seconds > 0:
+            return
+        expected = float(self.at(rows, sequences)) + extra
+        surprise = float(np.clip(np.log(seconds / expected), -CLIP, CLIP))
+        self.general += GENERAL_RATE * surprise
+        high = min(int(np.searchsorted(self.rows, rows)), len(self.rows) - 1)
+        low = max(0, high - 1) if rows < self.rows[high] else high
+        span = self.rows[high] - self.rows[low]
+        share = (
+            float((rows - self.rows[low]) / span)
+            if span and rows > self.rows[low]
+            else float(rows > self.rows[low])
+        )
+        if high == low:
+            share = 0.0
+        self._learn(low, 1.0 - share, surprise)
+        if share:
+            self._learn(high, share, surprise)
+        self._now = np.empty(0)
+
+    def _learn(self, point: int, weight: float, surprise: float) -> None:
+        moved = self.local[point] + LOCAL_RATE * weight * surprise
+        leak = LEAK * weight * moved
+        self.local[point] = moved - leak
+
+    def _refresh(self) -> None:
+        now = self.seconds * np.exp(self.general + self.local)
+        if len(now) > 1:
+            # The slope of the second half, so that noise in the last point is not blown up.
+            middle = len(now) // 2 - 1
+            slope = (now[-1] - now[middle]) / (self.rows[-1] - self.rows[middle])
+        else:
+            slope = now[-1] / self.rows[-1]
+        now = np.append(now, now[-1] + max(0.0, slope) * (FAR - self.rows[-1]))
+        self._now = np.maximum.accumulate(now)
+        self._scale = float(np.exp(self.general))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows.tolist(),
+            "seconds": self.seconds.tolist(),
+            "per_sequence": self.per_sequence,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> CostCurve:
+        return CostCurve(data["rows"], data["seconds"], data["per_sequence"])

@@ -1,0 +1,179 @@
+"""Who decides how far each sequence drafts in each step. Nothing here sees a token: decisions change speed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftproof.engine.economics.acceptance import DraftOutcome, EngineAcceptance, RequestAcceptance
+from draftproof.engine.economics.calibration import ConfidenceMap
+from draftproof.engine.economics.choice import StepShape, best_lengths
+from draftproof.engine.economics.costs import CostTable, StepCost
+from draftproof.engine.economics.mode import DraftMode
+from draftproof.engine.economics.probes import Probes
+
+
+@dataclass(frozen=True)
+class DraftWish:
+    """A sequence that decodes in this step.
+
+    Attributes:
+        acceptance: the sequence's.
+        room: most draft tokens of use to it, >= 0: what its limits leave.
+        context: its tokens.
+        backlog: its tokens that the drafter's context still lacks, if drafting it would have to make up for them.
+    """
+
+    acceptance: RequestAcceptance
+    room: int
+    context: int
+    backlog: int = 0
+
+
+class Economist:
+    """Chooses draft lengths. Deterministic: the same observations and costs give the same choices.
+
+    Args:
+        mode: how drafting is asked for.
+        costs: this machine's; corrected in place by `observe_step`.
+        max_draft_tokens: most the drafter can, >= 0.
+    """
+
+    def __init__(self, mode: DraftMode, costs: CostTable, max_draft_tokens: int) -> None:
+        self.mode = mode
+        self.costs = costs
+        self.max_draft_tokens = max_draft_tokens
+        self._engine = EngineAcceptance(max_draft_tokens)
+        self._confidence = ConfidenceMap()
+        self._probes = Probes()
+
+    def new_request(self) -> RequestAcceptance:
+        """What to keep with a new sequence."""
+        return RequestAcceptance(self.max_draft_tokens)
+
+    def plan(self, wishes: Sequence[DraftWish], other_rows: int) -> list[int]:
+        """Draft length for each decoding sequence, before the drafter runs.
+
+        Args:
+            wishes: all sequences that decode in this step, drafting or not.
+            other_rows: prefill rows in the same pass.
+        """
+        most = self.max_draft_tokens
+        if self.mode.kind == "fixed":
+            most = min(most, self.mode.length)
+        if self.mode.kind != "auto" or not wishes or not most:
+            return [max(0, min(most, wish.room)) if self.mode.kind == "fixed" else 0 for wish in wishes]
+        room = np.array([wish.room for wish in wishes])
+        requests = [wish.acceptance for wish in wishes]
+        chances = self._engine.of(requests)
+        survival = self._survival(chances, room)
+        skill = self._confidence.skill
+        weight = 1.0 - skill * (1.0 - survival) if skill else None
+        shape = _shape(wishes, other_rows)
+        choice = best_lengths(survival, shape, self.costs, weight)
+        lengths: list[int] = choice.lengths.tolist()
+        if 0 in lengths:
+            trials = self._probes.choose(
+                requests, chances[:, 0], choice.lengths, room, choice.rate, shape, self.costs
+            )
+            for index in trials:
+                lengths[index] = 1
+                requests[index].probing = True
+        for request, length, wish in zip(requests, lengths, wishes, strict=True):
+            if not length and wish.room > 0:
+                request.idle += 1
+        return lengths
+
+    def trim(
+        self,
+        wishes: Sequence[DraftWish],
+        planned: Sequence[int],
+        confidences: Sequence[Sequence[float] | None],
+        other_rows: int,
+    ) -> list[int]:
+        """How many of its draft tokens to verify, for each sequence, now that the drafter has said how sure it is.
+
+        Args:
+            wishes: as given to `plan`.
+            planned: draft tokens that each sequence really has (what `plan` said, or fewer).
+            confidences: the drafter's probability of each of its tokens; None where it has none.
+            other_rows: as given to `plan`.
+
+        Returns:
+            Lengths, each at most the planned one; a trial's draft is always verified.
+        """
+        lengths = list(planned)
+        if self.mode.kind != "auto" or not self._confidence.informed or not any(planned):
+            return lengths
+        drafted = np.array(planned)
+        confidence, known = self._table(confidences)
+        chances = self._engine.of([wish.acceptance for wish in wishes])
+        chances = np.where(known, self._confidence.chances(confidence, chances), chances)
+        choice = best_lengths(
+            self._survival(chances, drafted), _shape(wishes, other_rows), self.costs, drafted=drafted
+        )
+        kept = choice.lengths.tolist()
+        return [
+            length if wish.acceptance.probing else short
+            for wish, length, short in zip(wishes, lengths, kept, strict=True)
+        ]
+
+    def observe(self, seen: Sequence[DraftOutcome]) -> None:
+        """Learn from the drafts of a step. Sequences without a draft need not be named."""
+        seen = [outcome for outcome in seen if outcome.verified > 0 or outcome.confidences]
+        if self.mode.kind != "auto" or not seen:
+            return
+        chances = self._engine.of([outcome.acceptance for outcome in seen])
+        confidence, known = self._table([outcome.confidences for outcome in seen])
+        known_pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        calibrated = self._confidence.chances(confidence, chances) if self._confidence.informed else chances
+        for row, outcome in enumerate(seen):
+            accepted, verified = outcome.accepted, outcome.verified
+            tried = min(verified, accepted + 1)
+            kept = np.ones(tried)
+            if accepted < verified:
+                kept[accepted] = 0.0
+            if known[row, :tried].any():
+                known_pairs.append((confidence[row, :tried], chances[row, :tried], kept))
+            drafted = int(known[row].sum())
+            reached = np.ones(tried)
+            if accepted == verified and drafted > verified:
+                # Cut off for want of confidence. Counting only what was verified would make late positions look
+                # better than they are, so the rest counts as far as it was expected to be reached and accepted.
+                rest = calibrated[row, verified:drafted]
+                reach = np.cumprod(np.append(1.0, rest[:-1]))
+                reached, kept = np.append(reached, reach), np.append(kept, reach * rest)
+            self._engine.observe(outcome.acceptance, reached, kept)
+            outcome.acceptance.settle(accepted > 0)
+        if known_pairs:
+            self._confidence.observe(*(np.concatenate(parts) for parts in zip(*known_pairs, strict=True)))
+
+    def observe_step(self, step: StepCost) -> None:
+        """Correct the cost table by what a step took."""
+        self.costs.observe_step(step)
+
+    def acceptance_by_position(self) -> list[float]:
+        """The engine's estimate of P(draft j accepted | those before it accepted), j = 1, 2, ..."""
+        return [float(mean) for mean in self._engine.means]
+
+    def _survival(self, chances: np.ndarray, room: np.ndarray) -> np.ndarray:
+        survival = np.cumprod(chances, axis=1)
+        survival[np.arange(chances.shape[1]) >= room[:, None]] = 0.0
+        return survival
+
+    def _table(self, confidences: Sequence[Sequence[float] | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Confidences ``[n, max_draft_tokens]`` and where there are any."""
+        table = np.zeros((len(confidences), self.max_draft_tokens))
+        known = np.zeros(table.shape, dtype=bool)
+        for row, values in enumerate(confidences):
+            if values is not None and (size := len(values)):
+                table[row, :size] = values
+                known[row, :size] = True
+        return table, known
+
+
+def _shape(wishes: Sequence[DraftWish], other_rows: int) -> StepShape:
+    numbers = np.array([(wish.context, wish.backlog) for wish in wishes], dtype=np.float64)
+    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1])

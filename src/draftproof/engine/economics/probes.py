@@ -1,0 +1,90 @@
+"""Trying again where drafting has been given up, at a bounded price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from draftproof.engine.economics.acceptance import RequestAcceptance
+from draftproof.engine.economics.choice import StepShape
+from draftproof.engine.economics.costs import CostTable
+
+BUDGET = 0.005
+"""Share of the time of undrafted steps that trials may be expected to lose."""
+GRANT = 0.6
+"""Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
+FULL_GAIN = 0.3
+"""Where even perfect drafts would gain less than this, the budget shrinks in proportion."""
+
+
+class Probes:
+    """Lends time to trials: each undrafted step earns a little, each trial spends what it is expected to lose."""
+
+    def __init__(self) -> None:
+        self.credit = 0.0
+        self._begun = False
+
+    def choose(
+        self,
+        requests: Sequence[RequestAcceptance],
+        first_chances: np.ndarray,
+        lengths: np.ndarray,
+        room: np.ndarray,
+        rate: float,
+        shape: StepShape,
+        costs: CostTable,
+    ) -> list[int]:
+        """Which undrafted sequences get one draft token in this step; those after a trial that worked come first.
+
+        Args:
+            requests: all sequences of the step.
+            first_chances: of the first draft of each, as estimated, ``[n]``.
+            lengths: chosen draft lengths, ``[n]``.
+            room: most draft tokens of use, ``[n]``.
+            rate: tokens per second, the price of time.
+            shape, costs: the step and the machine.
+        """
+        cold = np.flatnonzero((lengths == 0) & (room > 0)).tolist()
+        if not cold:
+            return []
+        drafts, drafting = int(lengths.sum()), int((lengths > 0).sum())
+        rows = shape.sequences + drafts + shape.other_rows
+        pass_s = float(costs.target.at(rows, shape.sequences))
+        if not self._begun:
+            self._begun = True
+            self.credit = GRANT * pass_s if not drafts else 0.0
+        self.credit += BUDGET * pass_s * len(cold) / shape.sequences
+        due = [index for index in cold if requests[index].due()]
+        if not due:
+            return []
+        due.sort(key=lambda index: (not requests[index].hot, requests[index].wait - requests[index].idle))
+        hot = sum(requests[index].hot for index in due)
+        more = np.arange(1, len(due) + 1)
+        chosen = np.array(due)
+        seconds = (
+            costs.target.at(rows + more, shape.sequences)
+            - pass_s
+            + costs.drafter.at(drafts + more, drafting + more)
+            - float(costs.drafter.at(drafts, drafting))
+            + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
+        )
+        loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) / rate, 0.05 * seconds)
+        loss *= self._dearness(int(room[chosen].max()), shape, costs)
+        taken = max(hot, int((np.maximum.accumulate(loss) <= self.credit).sum()))
+        if taken:
+            self.credit -= float(loss[taken - 1])
+        else:
+            self.credit = min(self.credit, max(float(loss[0]), GRANT * pass_s))  # nothing is saved up beyond the next trial
+        return due[:taken]
+
+    @staticmethod
+    def _dearness(room: int, shape: StepShape, costs: CostTable) -> float:
+        """By how much a trial's price is raised because even perfect drafts would gain little; infinite: nothing."""
+        n = shape.sequences
+        each = np.arange(room + 1)
+        seconds = costs.target.at(n * (1 + each), n) + costs.drafter.at(n * each, n)
+        seconds[1:] += costs.extend.at(n * (1 + each[1:]))
+        rates = (1 + each) / seconds
+        gain = float(rates.max() / rates[0]) - 1.0
+        return max(1.0, FULL_GAIN / gain) if gain > 1e-3 else float("inf")

@@ -1,0 +1,159 @@
+"""From a name or folder to what an engine runs: target, tokenizer, sampling defaults, drafter."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, GenerationConfig
+
+from draftproof.engine.detokenize import TokenKinds
+from draftproof.errors import DrafterError, DraftproofWarning, ModelError, RequestError
+from draftproof.models.drafters import load_drafter
+from draftproof.models.drafters.base import Drafter
+from draftproof.models.linear import Route
+from draftproof.models.registry import resolve_model
+from draftproof.models.target import Target, TargetOptions
+from draftproof.sampling import SamplingDefaults
+
+LOSSLESS = ("auto", "strict")
+"""`strict` refuses a machine or model on which rows aren't bit-identical in any company; `auto` warns."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A target and what came with it.
+
+    Attributes:
+        target: the model.
+        tokenizer: a Transformers tokenizer.
+        token_kinds: what the detokeniser needs to know of it.
+        defaults: sampling fields the model brings along.
+        end_token_ids: its end tokens.
+        row_invariant: whether the start-up self-test found this machine lossless token for token.
+    """
+
+    target: Target
+    tokenizer: Any
+    token_kinds: TokenKinds
+    defaults: SamplingDefaults
+    end_token_ids: frozenset[int]
+    row_invariant: bool
+
+
+def load(path: Path, name: str, options: TargetOptions, lossless: str = "auto") -> Loaded:
+    """Load a target and test it; where packed linears are not row-invariant on this machine, fall back to tiles.
+
+    Raises:
+        ModelError: DP2xx, it cannot be used; DP452, it is not row-invariant here and `lossless` is ``"strict"``.
+        RequestError: DP450, `lossless` is neither ``"auto"`` nor ``"strict"``.
+    """
+    check_lossless(lossless)
+    target = Target.load(path, name, options)
+    sound = target.self_test()
+    if not sound and target.route is Route.PACKED:
+        target = Target.load(
+            path, name, TargetOptions(options.dtype, options.device, Route.TILES, options.trust_remote_code)
+        )
+        sound = target.self_test()
+    insist(sound, name, lossless)
+    tokenizer = _tokenizer(path, name, options.trust_remote_code)
+    defaults, end_token_ids = _generation_defaults(path, target, tokenizer)
+    return Loaded(target, tokenizer, TokenKinds.of(tokenizer), defaults, end_token_ids, sound)
+
+
+def check_lossless(lossless: str) -> None:
+    """Raises `RequestError` DP450 for an unknown value."""
+    if lossless not in LOSSLESS:
+        raise RequestError("DP450", f"lossless must be 'auto' or 'strict', got {lossless!r}")
+
+
+def insist(sound: bool, name: str, lossless: str) -> None:
+    """Warn, or with ``lossless="strict"`` refuse, where the self-test failed.
+
+    Raises:
+        ModelError: DP452.
+    """
+    if sound:
+        return
+    finding = (
+        f"{name}: on this machine rows are not bit-identical in different company, "
+        "so output is lossless in distribution only"
+    )
+    if lossless == "strict":
+        raise ModelError("DP452", f"{finding}; lossless='strict' refuses that, lossless='auto' warns")
+    warnings.warn(
+        f"{finding}: drafting may change single tokens where two are almost equally likely",
+        DraftproofWarning,
+        stacklevel=4,
+    )
+
+
+def _tokenizer(path: Path, name: str, trust_remote_code: bool) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # tokenizers raise whatever their files make them
+        first_line = str(error).strip().splitlines()[:1]
+        raise ModelError("DP261", f"cannot load the tokenizer of {name}: {''.join(first_line)}") from error
+
+
+def _generation_defaults(
+    path: Path, target: Target, tokenizer: Any
+) -> tuple[SamplingDefaults, frozenset[int]]:
+    """Sampling defaults and end tokens: of the generation config, else of the model's config and tokenizer."""
+    model_config: Any = target.model.config
+    try:
+        config = GenerationConfig.from_pretrained(path)
+    except OSError:
+        return SamplingDefaults(), _ids(model_config.eos_token_id) or _ids(tokenizer.eos_token_id)
+    ends = _ids(config.eos_token_id) or _ids(model_config.eos_token_id) or _ids(tokenizer.eos_token_id)
+    return SamplingDefaults.from_generation_config(config.to_diff_dict()), ends
+
+
+def _ids(ids: int | list[int] | None) -> frozenset[int]:
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def make_drafter(
+    drafter: str | Path | Drafter | None, target: Target, block_size: int | None
+) -> Drafter | None:
+    """A drafter from its name, folder or hub id, or a ready-made one, checked.
+
+    Raises:
+        DrafterError: it cannot be read or does not fit (DP3xx).
+    """
+    if drafter is None:
+        return None
+    if not isinstance(drafter, (str, Path)):
+        return _ready_made(drafter, block_size)
+    known = drafter == "ngram" or Path(drafter).exists()
+    return load_drafter(drafter if known else resolve_model(str(drafter)).path, target.info, block_size)
+
+
+def _ready_made(drafter: Drafter, block_size: int | None) -> Drafter:
+    """A drafter object, checked for what the engine will ask of it."""
+    needed = (
+        "max_draft_tokens",
+        "tap_layer_ids",
+        "page_bytes",
+        "new_pages",
+        "new_state",
+        "extend",
+        "propose",
+    )
+    lacking = [name for name in needed if not hasattr(drafter, name)]
+    if lacking or block_size is not None:
+        problem = (
+            f"a {type(drafter).__name__} without {', '.join(lacking)}"
+            if lacking
+            else "block_size beside a drafter object"
+        )
+        raise DrafterError(
+            "DP317",
+            f"drafter must be None, 'ngram', a folder, a hub id or a Drafter object of its own block size, got {problem}",
+        )
+    return drafter

@@ -1,0 +1,219 @@
+"""The pool: one set of block tables over the target's pages and the drafter's.
+
+Whatever happens to a sequence's blocks happens here, for both models at once: restored from the prefix cache, extended, copied
+before a shared one is written, given back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from draftproof.cache import BlockCache, BlockTable
+from draftproof.engine.sequence import Sequence, SequenceMemory
+from draftproof.errors import RequestError
+from draftproof.models.drafters.base import ContextUpdate, Drafter
+from draftproof.models.kv import KEY_BLOCK, SequenceKV
+from draftproof.models.target import Target
+
+FLUSH_AT = KEY_BLOCK
+"""Tokens whose context waits for the drafter at most; a batch this size costs little more than a single token."""
+
+
+def bytes_per_block(target: Target, drafter: Drafter | None) -> int:
+    """Memory of one block of `KEY_BLOCK` positions, target's and drafter's pages together."""
+    return target.page_bytes + (drafter.page_bytes if drafter is not None else 0)
+
+
+def blocks_within(budget: int, target: Target, drafter: Drafter | None, max_model_len: int) -> int:
+    """How many blocks a memory budget buys.
+
+    Raises:
+        RequestError: DP441, not even one sequence of `max_model_len` fits.
+    """
+    each = bytes_per_block(target, drafter)
+    blocks, needed = budget // each, -(-max_model_len // KEY_BLOCK)
+    if blocks < needed:
+        raise RequestError(
+            "DP441",
+            f"kv_cache_memory of {budget} bytes holds {blocks * KEY_BLOCK} tokens, and one sequence may have {max_model_len}: "
+            f"give at least {needed * each} bytes, or lower max_model_len",
+        )
+    return blocks
+
+
+@dataclass
+class Upkeep:
+    """What keeping the drafter's context up to date has cost so far: tokens taken in, and seconds."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class KVMemory:
+    """Block tables, pages of both models, and the prefix cache over them.
+
+    Args:
+        target: whose keys and values.
+        drafter: whose context keys and values; None without one.
+        num_blocks: of `KEY_BLOCK` positions each.
+        prefix_caching: keep blocks of finished sequences for prompts that begin alike.
+    """
+
+    def __init__(
+        self, target: Target, drafter: Drafter | None, num_blocks: int, prefix_caching: bool = True
+    ) -> None:
+        self.target = target
+        self._pages = target.new_pages(num_blocks)
+        self.cache = BlockCache(
+            num_blocks, block_size=KEY_BLOCK, copy_block=self._copy, prefix_caching=prefix_caching
+        )
+        self.upkeep = Upkeep()
+        self._drafters_seen = 0
+        self.use_drafter(drafter)
+
+    def use_drafter(self, drafter: Drafter | None) -> None:
+        """From now on this drafter's context goes with the blocks.
+
+        Cached blocks keep the target's entries. They hold nothing of the new drafter, and the cache knows: a hit ends where the
+        drafter's entries would be missing, so that they are computed anew.
+        """
+        if self.cache.num_referenced:
+            raise RuntimeError("the drafter can only be replaced while nothing is running")
+        self.drafter = drafter
+        self._drafters_seen += 1
+        keeps = drafter is not None and drafter.page_bytes > 0
+        self._drafter_pages: Any = (
+            drafter.new_pages(self.cache.num_blocks) if drafter is not None and keeps else None
+        )
+        self._drafter_key = f"{drafter.name}#{self._drafters_seen}" if drafter is not None and keeps else None
+
+    def _copy(self, source: int, destination: int) -> None:
+        self._pages.copy(source, destination)
+        if self._drafter_pages is not None and self.drafter is not None:
+            self.drafter.copy_page(self._drafter_pages, source, destination)
+
+    def open(self, sequence: Sequence) -> None:
+        """Give a sequence memory, with what the prefix cache has of its tokens (all but the last at most)."""
+        # Log-probabilities of a prompt are in no cache: its rows have to be computed.
+        limit = 0 if sequence.request.lacks_prompt_logprobs else len(sequence.tokens) - 1
+        opened = self.cache.open(sequence.tokens, limit=limit, drafter=self._drafter_key)
+        sequence.memory = self._memory(opened.table, opened.length)
+
+    def fork(self, leader: Sequence, sequence: Sequence) -> None:
+        """Give a sequence the leader's memory, shared block by block until one of them writes."""
+        source = leader.running_memory
+        self.take_in([leader])
+        sequence.memory = self._memory(self.cache.fork(source.table), source.kv.length)
+        sequence.memory.indexed_blocks = source.indexed_blocks
+
+    def _memory(self, table: BlockTable, length: int) -> SequenceMemory:
+        kv = SequenceKV(self._pages, table.blocks, length)
+        state = None
+        if self.drafter is not None:
+            state = self.drafter.new_state(self._drafter_pages, table.blocks, length)
+        return SequenceMemory(table, kv, state, length, indexed_blocks=length // KEY_BLOCK)
+
+    def reserve(self, sequence: Sequence, rows: int) -> None:
+        """Make the next `rows` positions writable.
+
+        Raises:
+            OutOfBlocks: not enough blocks; nothing has changed.
+        """
+        memory = sequence.running_memory
+        start = memory.kv.length
+        self.cache.reserve(memory.table, start, start + rows)
+
+    def writable_room(self, sequence: Sequence) -> int:
+        """Positions behind the committed ones that lie in blocks the sequence already has."""
+        memory = sequence.running_memory
+        return len(memory.table.blocks) * KEY_BLOCK - memory.kv.length
+
+    def commit(self, sequence: Sequence, rows: int, features: torch.Tensor | None) -> None:
+        """Keep the next `rows` processed positions, forget what was processed beyond; `features` ``[rows, taps * hidden]``."""
+        memory = sequence.running_memory
+        memory.kv.commit_to(memory.kv.length + rows)
+        if self.drafter is None:
+            memory.draft_length = memory.kv.length
+        elif features is not None and rows:
+            memory.waiting.append(
+                features[:rows].clone()
+            )  # a view would keep the whole pass's features alive
+        self.cache.trim(memory.table, memory.kv.length)
+
+    def settle(self, sequences: Items[Sequence]) -> None:
+        """After commits: let drafter contexts catch up where due, and index the blocks that have become full."""
+        due = [s for s in sequences if self._is_due(s.running_memory)]
+        self.take_in(due)
+        for sequence in due:
+            memory = sequence.running_memory
+            self._index(sequence, memory)
+
+    def _is_due(self, memory: SequenceMemory) -> bool:
+        return memory.kv.length // KEY_BLOCK > memory.indexed_blocks or memory.waiting_length >= FLUSH_AT
+
+    def _index(self, sequence: Sequence, memory: SequenceMemory) -> None:
+        self.cache.commit(
+            memory.table,
+            sequence.tokens,
+            memory.kv.length,
+            drafter=self._drafter_key,
+            drafter_length=memory.draft_length if self._drafter_key else 0,
+        )
+        memory.indexed_blocks = memory.kv.length // KEY_BLOCK
+
+    def take_in(self, sequences: Items[Sequence]) -> None:
+        """Let the drafter take in all waiting context of these sequences, in one batch."""
+        if self.drafter is None:
+            return
+        late = [s.running_memory for s in sequences if s.running_memory.waiting_length > 0]
+        if not late:
+            return
+        started = time.perf_counter()
+        self.drafter.extend([_update(memory, bool(self.drafter.tap_layer_ids)) for memory in late])
+        for memory in late:
+            self.upkeep.tokens += memory.waiting_length
+            memory.draft_length = memory.kv.length
+            memory.waiting.clear()
+        self.upkeep.seconds += time.perf_counter() - started
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Undo `open`, before anything was computed."""
+        memory = sequence.running_memory
+        sequence.memory = None
+        self.cache.close(
+            memory.table, sequence.tokens, memory.kv.length, drafter=None, drafter_length=0, keep=False
+        )
+
+    def close(self, sequence: Sequence, keep: bool = True) -> None:
+        """Give a sequence's blocks back; with `keep`, what they hold stays in the prefix cache until space is needed.
+
+        Without `keep` nothing of it is trusted: its blocks are wiped as well, unless others share them.
+        """
+        memory = sequence.running_memory
+        if keep and self._drafter_key is not None:
+            self.take_in([sequence])
+        if not keep:
+            self._pages.clear(self.cache.exclusive_blocks(memory.table))
+        sequence.memory = None
+        # A block may have been verified beyond the token that ended the output.
+        length = min(memory.kv.length, len(sequence.tokens))
+        self.cache.close(
+            memory.table,
+            sequence.tokens,
+            length,
+            drafter=self._drafter_key,
+            drafter_length=min(length, memory.draft_length) if self._drafter_key else 0,
+            keep=keep,
+        )
+
+
+def _update(memory: SequenceMemory, tapped: bool) -> ContextUpdate:
+    features = None
+    if tapped:
+        features = memory.waiting[0] if len(memory.waiting) == 1 else torch.cat(memory.waiting)
+    return ContextUpdate(memory.draft_state, features, memory.draft_length)

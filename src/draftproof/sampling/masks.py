@@ -1,0 +1,69 @@
+"""Which tokens a request's fixed rules let through. Masks are packed: one bit a token, 32 to a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from draftproof.errors import RequestError
+from draftproof.sampling.resolved import ResolvedSampling
+
+
+def pack(allowed: np.ndarray) -> np.ndarray:
+    """Bools ``[vocab]`` as uint32 words ``[ceil(vocab / 32)]``, lowest bit first; bits past the vocabulary are 0."""
+    padded = np.zeros(-(-len(allowed) // 32) * 32, bool)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view("<u4")
+
+
+def block(rows: torch.Tensor, words: np.ndarray) -> None:
+    """Set what the packed masks do not let through to ``-inf``, in place.
+
+    Args:
+        rows: ``[m, vocab]``, floating.
+        words: uint32 ``[m, ceil(vocab / 32)]``, or one mask ``[1, ...]`` for all rows.
+    """
+    octets = np.ascontiguousarray(~words).view(np.uint8)
+    blocked = np.unpackbits(octets, axis=1, count=rows.shape[1], bitorder="little").view(bool)
+    rows.masked_fill_(torch.from_numpy(blocked).to(rows.device), float("-inf"))
+
+
+class FixedMasks:
+    """Allowed and banned tokens, and no end token before `min_tokens`.
+
+    Attributes:
+        idle_from: output position from which on every token is let through; None if that never comes.
+
+    Raises:
+        RequestError: DP448, while `min_tokens` holds no token is left.
+    """
+
+    def __init__(self, sampling: ResolvedSampling, end_token_ids: Iterable[int], vocab_size: int) -> None:
+        late = np.full(vocab_size, sampling.allowed_token_ids is None)
+        late[sorted(sampling.allowed_token_ids or ())] = True
+        late[sorted(sampling.banned_token_ids)] = False
+        early = late.copy()
+        early[sorted(end_token_ids)] = False
+        self.min_tokens = sampling.min_tokens
+        if self.min_tokens and not early.any():
+            raise RequestError(
+                "DP448",
+                f"min_tokens={self.min_tokens} leaves no token to choose: all that may come are end tokens",
+            )
+        self._early, self._late = pack(early), pack(late)
+        restricts = sampling.allowed_token_ids is not None or bool(sampling.banned_token_ids)
+        self.idle_from = None if restricts else self.min_tokens
+
+    def words(self, position: int) -> np.ndarray:
+        """The packed mask of an output position."""
+        return self._early if position < self.min_tokens else self._late
+
+    def block(self, rows: torch.Tensor, position: int) -> None:
+        """Mask rows ``[m, vocab]`` in place; the first is that of the given output position."""
+        early = min(max(self.min_tokens - position, 0), rows.shape[0])
+        if early:
+            block(rows[:early], self._early[None])
+        if early < rows.shape[0] and self.idle_from is None:
+            block(rows[early:], self._late[None])
