@@ -277,11 +277,12 @@ def test_a_fork_copies_the_shared_block_it_writes_and_only_that() -> None:
     cache.check([table, twin])
 
 
-def test_a_block_in_the_index_is_copied_before_what_it_is_known_for_is_overwritten() -> None:
+@pytest.mark.parametrize("start", [4, 6, 7])
+def test_a_block_in_the_index_is_copied_before_what_it_is_known_for_is_overwritten(start: int) -> None:
     cache = Recorded(16)
     table = filled(cache, PROMPT)
-    cache.trim(table, 6)
-    cache.reserve(table, 6, 7)
+    cache.trim(table, start + 1)
+    cache.reserve(table, start, start + 1)
     assert len(cache.copied) == 1
     assert hit(cache, PROMPT[:9]) == 8
 
@@ -472,8 +473,8 @@ def test_stats() -> None:
     assert stats.evictions == 0
 
 
-class CountedTokens(list):
-    """Tokens that count how many of them are read."""
+class Counted(list):
+    """A list that counts how many of its items are read."""
 
     read = 0
 
@@ -486,16 +487,19 @@ class CountedTokens(list):
         raise AssertionError("read from start to end")
 
 
-def test_a_step_reads_the_new_blocks_not_the_text() -> None:
+@pytest.mark.parametrize("drafted", [100, 2000])
+def test_a_step_costs_what_is_new_not_the_length(drafted: int) -> None:
     """Also while the drafter's entries stay far behind."""
     cache = Recorded(600)
-    tokens = CountedTokens(range(2000))
+    tokens = Counted(range(2000))
     table = cache.open([], limit=0, drafter="d").table
-    for length in range(1, 2001):
-        cache.reserve(table, length - 1, length)
-        cache.commit(table, tokens, length, drafter="d", drafter_length=min(length, 100))
+    table.keys = keys = Counted()
+    for length in range(1, 1990):
+        cache.reserve(table, length - 1, length + 9)  # some of it will be rejected
+        cache.commit(table, tokens, length, drafter="d", drafter_length=min(length, drafted))
         cache.trim(table, length)
-    assert tokens.read <= 3 * 2000 + 100 * SIZE
+    assert tokens.read <= 3 * 2000
+    assert keys.read <= 2000
 
 
 @pytest.mark.parametrize(

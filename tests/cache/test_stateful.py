@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from draftproof.cache import BlockCache, BlockTable, OutOfBlocks
+from draftproof.cache.index import ROOT, content_key
 
 SIZE = 4
 GARBAGE = ("rejected",)
@@ -207,6 +208,22 @@ class CacheMachine(RuleBasedStateMachine):
                 assert page.target[p % SIZE] == tuple(one.tokens[: p + 1])
                 if p < one.drafter_length:
                     assert page.drafter[p % SIZE] == (one.drafter, *one.tokens[: p + 1])
+
+    @invariant()
+    def cached_blocks_hold_what_they_are_known_for(self) -> None:
+        for entry in self.cache._index if hasattr(self, "cache") else ():
+            page, count = self.pages[entry.block], len(entry.tokens)
+            text = page.target[count - 1]
+            assert isinstance(text, tuple)
+            prefix = len(text) - count
+            key = ROOT
+            for start in range(0, prefix, SIZE):
+                key = content_key(key, text[start : start + SIZE])
+            assert (key, entry.tokens) == (entry.parent, text[prefix:])
+            for i in range(count):
+                assert page.target[i] == text[: prefix + i + 1]
+                if i < entry.drafter_length:
+                    assert page.drafter[i] == (entry.drafter, *text[: prefix + i + 1])
 
     @invariant()
     def bookkeeping_agrees(self) -> None:

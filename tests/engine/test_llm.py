@@ -224,15 +224,21 @@ def test_bad_params(params: object) -> None:
 class Proposes:
     """A drafter of somebody's own making."""
 
-    name, max_draft_tokens, tap_layer_ids = "mine", 3, ()
+    name, max_draft_tokens, tap_layer_ids, page_bytes = "mine", 3, (), 0
 
     def __init__(self, answer: Callable[[DraftRequest], object]) -> None:
         self.answer = answer
 
-    def new_state(self) -> None:
+    def new_pages(self, num_pages: int) -> None:
         return None
 
-    def extend(self, state: object, features: object, start: int) -> None:
+    def copy_page(self, pages: object, source: int, destination: int) -> None:
+        pass
+
+    def new_state(self, pages: object = None, table: object = None, length: int = 0) -> None:
+        return None
+
+    def extend(self, updates: object) -> None:
         pass
 
     def propose(self, requests: list[DraftRequest]) -> list[object]:

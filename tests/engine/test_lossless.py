@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -9,8 +10,7 @@ import pytest
 import torch
 
 from draftproof import LLM, RequestResult, SamplingParams
-from draftproof.engine.sequence import Sequence
-from draftproof.engine.step import decode_step, prefill
+from draftproof.engine import StreamEvent
 from support.llms import make_drafter, tiny_llm
 from support.scripted import ScriptedDrafter
 from support.tiny import random_tokens
@@ -87,16 +87,14 @@ def test_a_mixed_batch_gives_what_each_gives_alone(drafter: str | None, dtype: t
     prompts = [random_tokens(3 + 7 * i, seed=i).tolist() for i in range(10)]
     asked = [params(names[i % len(names)], seed=i, max_tokens=6 + 3 * i) for i in range(10)]
     expected = [off.generate(prompt, mine)[0].token_ids for prompt, mine in zip(prompts, asked, strict=True)]
-    waiting = [llm._new_sequence(prompt, mine) for prompt, mine in zip(prompts, asked, strict=True)]
-    everyone, running = list(waiting), list[Sequence]()
-    with torch.inference_mode():
-        while waiting or running:  # one joins at every step, whoever is done leaves
-            if waiting:
-                prefill(llm.target, llm.drafter, waiting[0])
-                running.append(waiting.pop(0))
-            decode_step(llm.target, llm.drafter, running)
-            running = [sequence for sequence in running if sequence.finish_reason is None]
-    assert [sequence.output_token_ids for sequence in everyone] == expected
+    inboxes: list[deque[StreamEvent]] = [deque() for _ in prompts]
+    for prompt, mine, inbox in zip(prompts, asked, inboxes, strict=True):
+        llm._loop.add(llm._request(prompt, mine, inbox))  # one joins at every step, whoever is done leaves
+        llm._loop._core.step()
+    while llm._loop._core.unfinished:
+        llm._loop._core.step()
+    results = [inbox[-1].result for inbox in inboxes]
+    assert [result.token_ids for result in results if result] == expected
 
 
 def test_threads_may_share_a_target() -> None:

@@ -10,8 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, JetMoeConfig
 
 from draftproof.errors import ModelError
-from draftproof.models.attention import AttentionRule, ForwardPass, attend
-from draftproof.models.kv import SequenceKV
+from draftproof.models import kernels
+from draftproof.models.attention_pass import ForwardPass
+from draftproof.models.attention_reference import AttentionRule
+from draftproof.models.kv import LayerShape, PrivateKV, TargetPages
 from draftproof.models.linear import Route, RowInvariantLinear
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target, TargetOptions
@@ -26,25 +28,27 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("head_dim", [20, 36, 40, 72, 100, 128])
 @pytest.mark.parametrize("group", [1, 5, 8])
 def test_one_key_head_of_any_width_with_any_number_of_threads(
-    threads: int, head_dim: int, group: int
+    threads: int, head_dim: int, group: int, compiled: bool
 ) -> None:
     del threads
+    if compiled and not kernels.available(torch.device("cpu"), torch.float32):
+        pytest.skip("needs the compiled kernel")
+    shape = LayerShape(1, head_dim, head_dim)
     generator = torch.Generator().manual_seed(head_dim)
     count, rule = 70, AttentionRule(head_dim**-0.5)
     queries = torch.randn(group, count, head_dim, generator=generator)
     keys, values = torch.randn(2, 1, count, head_dim, generator=generator)
 
     def run(lengths: list[int]) -> torch.Tensor:
-        kv, rows = SequenceKV(1), []
+        kv, rows = PrivateKV(TargetPages([shape], 0, torch.float32, queries.device)), []
         for length in lengths:
             part = slice(kv.length, kv.length + length)
-            store = kv.layer(0, keys, values)
-            store.write(kv.length, keys[:, part], values[:, part])
-            plans = ForwardPass([Segment(kv, torch.zeros(length, dtype=torch.long), 0)]).plans(0, group, None)
-            rows.append(attend(queries[:, part], store, plans, rule))
+            current = ForwardPass([Segment(kv, torch.zeros(length, dtype=torch.long), 0)], compiled)
+            rows.append(current.attend(0, queries[:, part], keys[:, part], values[:, part], rule))
             kv.length += length
         return torch.cat(rows)
 

@@ -286,7 +286,8 @@ class BlockCache:
         self._require_open(table)
         if length < 0:
             raise ValueError(f"length must not be negative, got {length}")
-        self._release(table, -(-length // self.block_size))
+        if self._release(table, -(-length // self.block_size)):
+            self._touch(table.keys)
         del table.keys[length // self.block_size :]
         table.drafter_length = min(table.drafter_length, length)
 
@@ -347,18 +348,21 @@ class BlockCache:
 
     def _close(self, table: BlockTable) -> None:
         self._release(table, 0)
+        self._touch(table.keys)
         self._tables.remove(table)
 
     # ---- blocks
 
-    def _release(self, table: BlockTable, keep: int) -> None:
-        """Drop all blocks of a table but the first `keep`; the last goes first, so that it is evicted before its prefix."""
+    def _release(self, table: BlockTable, keep: int) -> bool:
+        """Drop all blocks of a table but the first `keep`; whether any is idle now.
+
+        The last goes first, so that it is evicted before its prefix.
+        """
         idle = False
         while len(table.blocks) > keep:
             block = table.blocks.pop()
             idle |= self._pool.drop(block, block in self._index)
-        if idle:
-            self._touch(table.keys)
+        return idle
 
     def _drop(self, block: int, prefix: Sequence[bytes] = ()) -> None:
         if self._pool.drop(block, block in self._index):

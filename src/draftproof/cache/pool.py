@@ -58,7 +58,7 @@ class BlockPool:
         self.references[block] += 1
 
     def drop(self, block: int, cached: bool) -> bool:
-        """One holder less; True when that was the last and the block is idle (`cached`) now or free.
+        """One holder less. Without any left the block is idle if its content is `cached`, else free; True: it is idle now.
 
         Raises:
             RuntimeError: nobody holds it.
@@ -72,7 +72,7 @@ class BlockPool:
             self.idle[block] = None
         else:
             self.free.append(block)
-        return True
+        return cached
 
     def touch(self, block: int) -> None:
         """An idle block has been of use: the others go before it. Nothing happens to a held one."""

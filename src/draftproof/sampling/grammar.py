@@ -99,7 +99,23 @@ class GrammarState:
                 return np.zeros_like(words)
             self._raise_failure()
             words[self._end_word] &= ~self._end_bit
+            if self._is_hollow(words):
+                return np.zeros_like(words)
         return words
+
+    def _is_hollow(self, words: np.ndarray) -> bool:
+        """Whether the mask lets through one token that the matcher then refuses.
+
+        Where the grammar leaves one text, the mask holds the first token of how the tokenizer spells that text; and a
+        tokenizer that cannot spell it says so with its token for the unknown.
+        """
+        (places,) = words.nonzero()
+        if len(places) != 1:
+            return False
+        bits = int(words[places[0]])
+        alone = bits & (bits - 1) == 0
+        token = int(places[0]) * 32 + bits.bit_length() - 1
+        return alone and self._matcher.validate_tokens([token]) != 1
 
     def take(self, token: int) -> bool:
         """Go on by one token; False, and no change, if the grammar refuses it.

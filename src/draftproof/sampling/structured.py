@@ -95,7 +95,9 @@ def _schema_text(value: object) -> str:
         schema = dict(value)
     else:
         schema = _schema_of_model(value)
-    if not isinstance(schema, (dict, bool)):
+    if schema is True:
+        schema = {}  # the same in long form: anything
+    if not isinstance(schema, dict):
         raise RequestError(
             "DP445", f"structured_outputs.json must be a schema (an object), got {repr(schema)[:80]}"
         )

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
-from draftproof.models.drafters import DraftRequest, DraftSampling, TargetInfo, write_random_checkpoint
+from draftproof.models.drafters import (
+    ContextUpdate,
+    Drafter,
+    DraftRequest,
+    DraftSampling,
+    TargetInfo,
+    write_random_checkpoint,
+)
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 
@@ -71,3 +78,8 @@ def draft_request(
 ) -> DraftRequest:
     """A request whose text is `length` tokens that do not matter and the anchor."""
     return DraftRequest(state, [0] * length + [anchor], count, output_position, sampling or DraftSampling())
+
+
+def extend(drafter: Drafter, state: Any, features: torch.Tensor | None, start: int) -> None:
+    """`Drafter.extend` for one sequence."""
+    drafter.extend([ContextUpdate(state, features, start)])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.models.drafters.attention import attend, first_visible, visibility
+from draftproof.models.drafters.attention import attend, first_visible, visible
 from draftproof.models.drafters.config import LayerAttention
 
 
@@ -20,14 +20,14 @@ from draftproof.models.drafters.config import LayerAttention
 @settings(max_examples=400, deadline=None, derandomize=True)
 def test_visibility_is_the_definition(length, rows, window, causal):
     start = first_visible(length, window)
-    num_keys = length + rows - start
-    seen = visibility(rows, num_keys, LayerAttention(window, causal), torch.device("cpu"))
+    layer = LayerAttention(window, causal)
+    seen = visible(torch.arange(length, length + rows)[:, None], torch.arange(length + rows)[None], layer)
     for row in range(rows):
         for key in range(length + rows):
             q = length + row
             want = (window is None or (q - key < window and key - q < window)) and not (causal and key > q)
-            got = key >= start and (seen is None or bool(seen[row, key - start]))
-            assert got == want
+            assert bool(seen[row, key]) == want
+            assert key >= start or not want
 
 
 def test_no_more_context_is_read_than_the_window_needs():
@@ -46,7 +46,8 @@ def test_grouped_attention_head_by_head(masked, with_sinks, kv_heads):
     k, v = torch.randn(2, kv_heads, keys, dim, generator=generator)
     seen = torch.ones(rows, keys).tril(keys - rows).bool() if masked else None
     sinks = torch.randn(heads, generator=generator) if with_sinks else None
-    out = attend(q, k, v, seen, sinks).view(rows, heads, dim)
+    bias = None if seen is None else torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
+    out = attend(q[None], k[None], v[None], bias, sinks).view(rows, heads, dim)
     for head in range(heads):
         kv = head // (heads // kv_heads)
         scores = q[:, head] @ k[kv].T / dim**0.5

@@ -175,7 +175,9 @@ def test_rope_scaling_is_transformers_own(tmp_path, kind, legacy):
     for start in (0, 777, 1500):
         cos, sin = reference(x, torch.arange(start, start + 5)[None])
         want = apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=2)[0][0]
-        torch.testing.assert_close(rotate(x, *table.at(start, 5)), want, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            rotate(x, *table.at(torch.arange(start, start + 5), start + 5)), want, atol=1e-5, rtol=0
+        )
 
 
 def test_growing_the_rotary_table_changes_no_entry():

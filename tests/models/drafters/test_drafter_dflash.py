@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafter_support import VOCAB, draft_request, random_features, tiny_checkpoint, tiny_target
+from drafter_support import VOCAB, draft_request, extend, random_features, tiny_checkpoint, tiny_target
 from safetensors.torch import load_file, save_file
 
 from draftproof.errors import DrafterError
 from draftproof.models.drafters import DraftSampling, load_drafter
-from draftproof.models.drafters.layer import Block
+from draftproof.models.kv import KEY_BLOCK
 from draftproof.verify import SamplingInfo, gumbel_choice, gumbel_noise
 
 KINDS = {
@@ -35,15 +35,18 @@ def make(tmp_path, dtype=torch.float32, **options):
 
 def started(drafter, length, seed=0):
     state = drafter.new_state()
-    drafter.extend(state, random_features(length, seed), 0)
+    extend(drafter, state, random_features(length, seed), 0)
     return state
 
 
 def block_logits(drafter, state, anchor, count):
-    state.reserve(state.length + count + 1)
-    ids = torch.tensor([anchor] + [drafter.config.mask_token_id] * count)
-    hidden = drafter.block_hidden([ids], [Block(slice(0, count + 1), state.cache, state.length)])
+    hidden = drafter.block_hidden([state], [[anchor] + [drafter.config.mask_token_id] * count])
     return hidden[1:], drafter.logits(hidden[1:])
+
+
+def context(state):
+    """What a state holds, in order of position, ``[layers, length, 2, kv_heads, head_dim]``."""
+    return state.pages.data[:, state.table].flatten(1, 2)[:, : state.length]
 
 
 def test_what_it_says_of_itself(tmp_path, kind):
@@ -72,7 +75,7 @@ def test_extending_out_of_step_raises(tmp_path, start):
     drafter = make(tmp_path)
     state = started(drafter, 8)
     with pytest.raises(DrafterError) as caught:
-        drafter.extend(state, random_features(2), start)
+        extend(drafter, state, random_features(2), start)
     assert caught.value.code == "DP316"
     assert state.length == 8
 
@@ -81,14 +84,14 @@ def test_extending_out_of_step_raises(tmp_path, start):
 def test_features_of_the_wrong_shape_raise(tmp_path, features):
     drafter = make(tmp_path)
     with pytest.raises(DrafterError) as caught:
-        drafter.extend(drafter.new_state(), features, 0)
+        extend(drafter, drafter.new_state(), features, 0)
     assert caught.value.code == "DP316"
 
 
 def test_extending_by_nothing(tmp_path):
     drafter = make(tmp_path)
     state = started(drafter, 3)
-    drafter.extend(state, random_features(0), 3)
+    extend(drafter, state, random_features(0), 3)
     assert state.length == 3
 
 
@@ -98,9 +101,9 @@ def test_chunks_do_not_matter(tmp_path, kind):
     features = random_features(700)
     whole, pieces = started(drafter, 700), drafter.new_state()
     for piece in (1, 2, 252, 1, 1, 300, 143):
-        drafter.extend(pieces, features[pieces.length : pieces.length + piece], pieces.length)
+        extend(drafter, pieces, features[pieces.length : pieces.length + piece], pieces.length)
     assert pieces.length == 700
-    torch.testing.assert_close(pieces.cache[:, :, :, :700], whole.cache[:, :, :, :700], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(context(pieces), context(whole), atol=1e-5, rtol=1e-5)
     a, b = (drafter.propose([draft_request(state, 700, 3, 5)])[0].tokens for state in (whole, pieces))
     assert a.tolist() == b.tolist()
 
@@ -108,13 +111,14 @@ def test_chunks_do_not_matter(tmp_path, kind):
 def test_capacity_grows_by_doubling(tmp_path):
     drafter = make(tmp_path)
     state = drafter.new_state()
-    moves, last = 0, state.cache.data_ptr()
+    moves, last = 0, state.pages.data.data_ptr()
     for _ in range(1500):
-        drafter.extend(state, random_features(1), state.length)
-        if state.cache.data_ptr() != last:
-            moves, last = moves + 1, state.cache.data_ptr()
+        extend(drafter, state, random_features(1), state.length)
+        if state.pages.data.data_ptr() != last:
+            moves, last = moves + 1, state.pages.data.data_ptr()
     assert moves <= 3  # 256 -> 512 -> 1024 -> 2048
-    assert state.cache.shape[3] < 2 * 1500
+    assert state.pages.num_pages * KEY_BLOCK < 2 * 1500
+    assert state.table == list(range(state.pages.num_pages))
 
 
 def test_proposing_leaves_the_context_alone(tmp_path, kind):
@@ -122,14 +126,14 @@ def test_proposing_leaves_the_context_alone(tmp_path, kind):
     drafter = make(tmp_path, **kind)
     features = random_features(12)
     untouched, used = drafter.new_state(), drafter.new_state()
-    drafter.extend(untouched, features[:8], 0)
-    drafter.extend(used, features[:8], 0)
+    extend(drafter, untouched, features[:8], 0)
+    extend(drafter, used, features[:8], 0)
     first = drafter.propose([draft_request(used, 8, 3, 5)])[0].tokens
-    assert torch.equal(used.cache[:, :, :, :8], untouched.cache[:, :, :, :8])
+    assert torch.equal(used.pages.data, untouched.pages.data)
     assert used.length == 8
     assert drafter.propose([draft_request(used, 8, 3, 5)])[0].tokens.tolist() == first.tolist()
     for state in (untouched, used):
-        drafter.extend(state, features[8:], 8)
+        extend(drafter, state, features[8:], 8)
     torch.testing.assert_close(
         block_logits(drafter, used, 9, 5)[1], block_logits(drafter, untouched, 9, 5)[1], atol=0, rtol=0
     )
@@ -139,7 +143,8 @@ def test_what_lies_beyond_the_context_is_never_read(tmp_path, kind):
     drafter = make(tmp_path, **kind)
     state = started(drafter, 8)
     want = block_logits(drafter, state, 3, 5)[1]
-    state.cache[:, :, :, 8:] = float("nan")
+    state.pages.data[:, 0, 8:] = float("nan")
+    state.pages.data[:, 1:] = float("nan")
     assert torch.equal(block_logits(drafter, state, 3, 5)[1], want)
 
 
@@ -171,21 +176,6 @@ def test_sequences_do_not_influence_each_other(tmp_path, kind, sampling):
     backwards = [proposal.tokens.tolist() for proposal in drafter.propose(requests[::-1])]
     assert backwards[::-1] == alone
     assert len({tuple(tokens) for tokens in alone}) == len(alone)
-
-
-def test_logits_do_not_depend_on_neighbours(tmp_path, kind):
-    drafter = make(tmp_path, **kind)
-    states = [started(drafter, length, seed) for seed, length in enumerate((9, 30, 4))]
-    mask = drafter.config.mask_token_id
-    blocks, ids, row = [], [], 0
-    for state, count in zip(states, (5, 1, 3), strict=True):
-        blocks.append(Block(slice(row, row + count + 1), state.cache, state.length))
-        ids.append(torch.tensor([7] + [mask] * count))
-        row += count + 1
-    together = drafter.block_hidden(ids, blocks)
-    for state, block, tokens in zip(states, blocks, ids, strict=True):
-        single = drafter.block_hidden([tokens], [Block(slice(0, len(tokens)), state.cache, state.length)])
-        torch.testing.assert_close(together[block.rows], single, atol=1e-5, rtol=1e-5)
 
 
 # Sampling
@@ -299,7 +289,7 @@ def test_tie_without_own_embedding_borrows_the_targets_head(tmp_path):
 def test_bfloat16_follows_the_target(tmp_path, kind):
     """The same numbers in bfloat16, up to its rounding."""
     exact, rounded = make(tmp_path / "a", **kind), make(tmp_path / "b", torch.bfloat16, **kind)
-    assert rounded.new_state().cache.dtype == torch.bfloat16
+    assert rounded.new_state().pages.data.dtype == torch.bfloat16
     want = block_logits(exact, started(exact, 12), 3, 5)[1]
     got = block_logits(rounded, started(rounded, 12), 3, 5)[1]
     assert got.dtype == torch.bfloat16
@@ -313,7 +303,7 @@ def test_dtype_may_differ_from_the_targets(tmp_path):
     folder = tiny_checkpoint(tmp_path / "drafter", block_size=6)
     drafter = load_drafter(folder, tiny_target(dtype=torch.bfloat16).info, dtype=torch.float32)
     state = started(drafter, 6)
-    assert state.cache.dtype == torch.float32
+    assert state.pages.data.dtype == torch.float32
     assert len(drafter.propose([draft_request(state, 6, 3, 5)])[0].tokens) == 5
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from drafter_plain import PlainDrafter
-from drafter_support import GOLDEN, draft_request, target_info
+from drafter_support import GOLDEN, draft_request, extend, target_info
 from safetensors.torch import load_file
 
 from draftproof.models.drafters import load_drafter
-from draftproof.models.drafters.layer import Block
 
 NAMES = ("full", "sliding", "softcap", "dflash2")
 
@@ -29,10 +28,9 @@ def test_hidden_states_logits_and_tokens(name):
             key: expected[f"step{step}.{key}"]
             for key in ("block_ids", "target_hidden", "hidden", "logits", "draft_tokens")
         }
-        drafter.extend(state, want["target_hidden"], state.length)
+        extend(drafter, state, want["target_hidden"], state.length)
         ids = want["block_ids"]
-        state.reserve(state.length + len(ids))
-        hidden = drafter.block_hidden([ids], [Block(slice(0, len(ids)), state.cache, state.length)])
+        hidden = drafter.block_hidden([state], [ids.tolist()])
         torch.testing.assert_close(hidden, want["hidden"], atol=1e-4, rtol=0)
         torch.testing.assert_close(drafter.logits(hidden[1:]), want["logits"], atol=1e-4, rtol=0)
         (proposal,) = drafter.propose([draft_request(state, state.length, int(ids[0]), len(ids) - 1)])
@@ -68,7 +66,7 @@ def test_an_off_by_one_tap_or_position_would_be_seen():
     drafter = load_drafter(GOLDEN / "full", target)
     state = drafter.new_state()
     features = expected["step0.target_hidden"]
-    drafter.extend(state, torch.cat((features[:1], features)), 0)
+    extend(drafter, state, torch.cat((features[:1], features)), 0)
     ids = expected["step0.block_ids"]
-    hidden = drafter.block_hidden([ids], [Block(slice(0, len(ids)), state.cache, state.length)])
+    hidden = drafter.block_hidden([state], [ids.tolist()])
     assert (hidden - expected["step0.hidden"]).abs().max() > 1e-2

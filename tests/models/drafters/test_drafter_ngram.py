@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafter_support import draft_request, tiny_target
+from drafter_support import draft_request, extend, tiny_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +108,36 @@ def test_a_text_that_shrinks_raises():
     assert caught.value.code == "DP316"
 
 
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    branches=st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=1, max_size=3),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_a_fork_or_a_cached_prefix_needs_no_history(tokens, branches):
+    """A state made for a text that is long already proposes what one that saw it grow does; and forks do not meet."""
+    drafter = NgramDrafter(CPU)
+    parent = drafter.new_state()
+    propose(drafter, parent, tokens, 5)
+    states = [drafter.new_state(length=len(tokens)) for _ in branches]
+    for state, branch in zip(states, branches, strict=True):
+        assert propose(drafter, state, tokens + branch, 5) == rescan(tokens + branch, 5)
+    assert propose(drafter, parent, tokens, 5) == rescan(tokens, 5)
+
+
+def test_it_keeps_no_pages():
+    drafter = NgramDrafter(CPU)
+    assert (drafter.page_bytes, drafter.new_pages(7)) == (0, None)
+    drafter.copy_page(None, 1, 2)
+    state = drafter.new_state(None, [3, 1], 70)
+    assert propose(drafter, state, [4, 4, 4], 2) == [4, 4]
+
+
+def test_it_claims_no_confidence():
+    drafter = NgramDrafter(CPU)
+    (proposal,) = drafter.propose([draft_request(drafter.new_state(), 6, 0, 3)])
+    assert proposal.confidence is None
+
+
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 2)])
 def test_sizes_must_make_sense(sizes):
     with pytest.raises(ValueError, match="min_n"):
@@ -118,5 +148,5 @@ def test_loaded_by_name():
     drafter = load_drafter("ngram", tiny_target().info)
     assert (drafter.name, drafter.tap_layer_ids) == ("ngram", ())
     state = drafter.new_state()
-    drafter.extend(state, None, 0)
+    extend(drafter, state, None, 0)
     assert drafter.propose([draft_request(state, 6, 0, 3)])[0].tokens.tolist() == [0, 0, 0]

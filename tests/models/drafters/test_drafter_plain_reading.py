@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from drafter_plain import PlainDrafter
-from drafter_support import draft_request, random_features, tiny_checkpoint, tiny_target
+from drafter_support import draft_request, extend, random_features, tiny_checkpoint, tiny_target
 
 from draftproof.models.drafters import load_drafter
-from draftproof.models.drafters.layer import Block
 
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 ALL_SLIDING = {"layer_types": ["sliding_attention"] * 2}
@@ -89,12 +88,11 @@ def compare(folder, contexts, counts):
     plain = PlainDrafter(folder, target.info.embedding, target.head)
     features, state = random_features(sum(contexts)), drafter.new_state()
     for step, (fresh, count) in enumerate(zip(contexts, counts, strict=True)):
-        drafter.extend(state, features[state.length : state.length + fresh], state.length)
+        extend(drafter, state, features[state.length : state.length + fresh], state.length)
         length, anchor = state.length, 7 + step
         want = plain.run(features[:length], anchor, count)
-        ids = torch.tensor([anchor] + [drafter.config.mask_token_id] * count)
-        state.reserve(length + count + 1)
-        hidden = drafter.block_hidden([ids], [Block(slice(0, count + 1), state.cache, length)])
+        ids = [anchor] + [drafter.config.mask_token_id] * count
+        hidden = drafter.block_hidden([state], [ids])
         torch.testing.assert_close(hidden.double(), want.hidden, atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(drafter.logits(hidden[1:]).double(), want.logits, atol=1e-4, rtol=1e-5)
         (proposal,) = drafter.propose([draft_request(state, length, anchor, count)])

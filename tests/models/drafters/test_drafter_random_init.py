@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafter_support import draft_request, random_features, tiny_checkpoint, tiny_target
+from drafter_support import draft_request, extend, random_features, tiny_checkpoint, tiny_target
 from safetensors.torch import load_file
 
 from draftproof.errors import DrafterError
@@ -16,7 +16,7 @@ def test_it_loads_and_drafts(tmp_path, dflash2):
     folder = tiny_checkpoint(tmp_path / "a" / "b", dflash2=dflash2)
     drafter = load_drafter(folder, tiny_target().info)
     state = drafter.new_state()
-    drafter.extend(state, random_features(9), 0)
+    extend(drafter, state, random_features(9), 0)
     drafts = [
         drafter.propose([draft_request(state, 9, anchor, 7)])[0].tokens.tolist() for anchor in range(20)
     ]

@@ -25,6 +25,10 @@ REQUEST_MEMORY = 0.95
 """What a request's counts keep at each of its drafts: about 20 drafts are remembered."""
 IDLE_MEMORY = 0.98
 """What they keep at each token written without a draft: the text may have moved on."""
+TURN = 8.0
+ALARM = 3.0
+ALARM_MEMORY = 0.2
+"""See `EngineAcceptance.observe`: odds taken for a turn for the worse, evidence asked for, what is kept then."""
 FIRST_WAIT = 4
 LONGEST_WAIT = 48
 """Tokens between two trials of a sequence that is not drafted: doubled with each that fails. What trials may cost
@@ -42,9 +46,10 @@ class RequestAcceptance:
         wait: tokens to be written without a draft before the next trial.
         probing: the draft under way is a trial.
         hot: the last trial worked, so the next step is another.
+        alarm: evidence that the text has turned for the worse.
     """
 
-    __slots__ = ("counts", "hot", "idle", "probing", "wait")
+    __slots__ = ("alarm", "counts", "hot", "idle", "probing", "wait")
 
     def __init__(self, max_draft_tokens: int) -> None:
         self.counts = np.zeros((2, max_draft_tokens))
@@ -52,6 +57,7 @@ class RequestAcceptance:
         self.wait = FIRST_WAIT
         self.probing = False
         self.hot = False
+        self.alarm = 0.0
 
     def due(self) -> bool:
         """Whether a trial is due, now that the text goes on without a draft."""
@@ -118,13 +124,47 @@ class EngineAcceptance:
         prior = moved / (1.0 - means + moved)
         return (accepted + REQUEST_WEIGHT * prior) / (tried + REQUEST_WEIGHT)
 
-    def observe(self, request: RequestAcceptance, tried: np.ndarray, accepted: np.ndarray) -> None:
-        """Count a draft: how far it was tried and accepted, by position (fractions where it is only expected)."""
-        keep = REQUEST_MEMORY * IDLE_MEMORY**request.idle
-        request.counts *= keep
-        self.counts *= ENGINE_MEMORY
-        size = len(tried)
-        for counts in (request.counts, self.counts):
-            counts[0, :size] += tried
-            counts[1, :size] += accepted
+    def observe(
+        self,
+        requests: Sequence[RequestAcceptance],
+        chances: np.ndarray,
+        tried: np.ndarray,
+        accepted: np.ndarray,
+    ) -> None:
+        """Count the drafts of a step, one a request.
+
+        Args:
+            requests: whose drafts.
+            chances: what was estimated, ``[n, max_draft_tokens]``.
+            tried: how far each draft was tried, by position, ``[n, max_draft_tokens]``; fractions where only expected.
+            accepted: the same of what was accepted.
+        """
+        keep = np.array([REQUEST_MEMORY * IDLE_MEMORY**request.idle for request in requests])
+        keep *= self._after_alarms(requests, chances, tried, accepted)
+        news = np.stack([tried, accepted], axis=1)
+        counts = np.array([request.counts for request in requests]) * keep[:, None, None] + news
+        for request, row in zip(requests, counts, strict=True):
+            request.counts = row
+        self.counts = self.counts * ENGINE_MEMORY ** len(requests) + news.sum(0)
         self._means = None
+
+    @staticmethod
+    def _after_alarms(
+        requests: Sequence[RequestAcceptance], chances: np.ndarray, tried: np.ndarray, accepted: np.ndarray
+    ) -> np.ndarray:
+        """What share of its counts each request keeps: all, or little where the text has turned for the worse.
+
+        A running sum of log likelihood ratios, of odds `TURN` times lower against the estimate, kept from falling
+        below 0, gives the alarm (Page 1954, *Continuous inspection schemes*).
+        """
+        worse = chances / (TURN - (TURN - 1.0) * chances)
+        gain = accepted * np.log(worse / chances) + (tried - accepted) * np.log(
+            (1.0 - worse) / (1.0 - chances)
+        )
+        keep = np.ones(len(requests))
+        for index, (request, more) in enumerate(zip(requests, gain.sum(1).tolist(), strict=True)):
+            request.alarm = max(0.0, request.alarm + more)
+            if request.alarm > ALARM:
+                request.alarm = 0.0
+                keep[index] = ALARM_MEMORY
+        return keep

@@ -61,18 +61,51 @@ class ConfidenceMap:
     def _fit(self) -> None:
         size = min(self._seen, KEPT)
         inputs, accepted = self._inputs[:size], self._accepted[:size]
-        weights = self.weights.copy()
-        for _ in range(4):  # Newton steps on the penalised likelihood
-            chance = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weights, -30, 30)))
-            slope = inputs.T @ (accepted - chance) - RIDGE * (weights - NEUTRAL)
-            bend = (inputs * (chance * (1.0 - chance))[:, None]).T @ inputs + RIDGE * np.eye(3)
-            weights = np.clip(weights + np.linalg.solve(bend, slope), -8.0, 8.0)
-        # A drafter that is less sure where it is more often right would be a fault elsewhere: do not build on it.
-        weights[1] = max(0.0, weights[1])
+        weights = _maximum(inputs, accepted, self.weights)
+        if weights[1] <= 0.0:
+            # Less sure where it is more often right: a fault elsewhere, not to be built on.
+            self.weights, self.skill = NEUTRAL.copy(), 0.0
+            return
         self.weights = weights
-        chance = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weights, -30, 30)))
-        counted = 1.0 / (1.0 + np.exp(-inputs[:, 2]))
-        plain = float(((accepted - counted) ** 2).mean())
-        better = 1.0 - float(((accepted - chance) ** 2).mean()) / plain if plain > 0 else 0.0
-        # Three fitted weights explain about this much of pure noise.
-        self.skill = min(1.0, max(0.0, better - 4.0 / size)) if weights[1] > 0 else 0.0
+        error = float(((accepted - _chance(inputs, weights)) ** 2).mean())
+        without = _maximum(inputs[:, [0, 2]], accepted, NEUTRAL[[0, 2]])
+        plain = float(((accepted - _chance(inputs[:, [0, 2]], without)) ** 2).mean())
+        # One more weight explains about 1/size of pure noise; several times that is asked for.
+        self.skill = min(1.0, max(0.0, 1.0 - error / plain - 4.0 / size)) if plain > 0 else 0.0
+
+
+def _chance(inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    chance: np.ndarray = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weights, -30.0, 30.0)))
+    return chance
+
+
+def _fitness(inputs: np.ndarray, accepted: np.ndarray, weights: np.ndarray, neutral: np.ndarray) -> float:
+    """Log likelihood, less the ridge."""
+    scores = inputs @ weights
+    return float(
+        (accepted * scores - np.logaddexp(0.0, scores)).sum() - 0.5 * RIDGE * ((weights - neutral) ** 2).sum()
+    )
+
+
+def _maximum(inputs: np.ndarray, accepted: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weights of highest penalised likelihood, by Newton steps halved until they climb."""
+    size = inputs.shape[1]
+    neutral = NEUTRAL[[0, 1, 2] if size == 3 else [0, 2]]
+    fitness = _fitness(inputs, accepted, weights, neutral)
+    for _ in range(8):
+        chance = _chance(inputs, weights)
+        slope = inputs.T @ (accepted - chance) - RIDGE * (weights - neutral)
+        bend = (inputs * (chance * (1.0 - chance))[:, None]).T @ inputs + RIDGE * np.eye(size)
+        move = np.linalg.solve(bend, slope)
+        for _ in range(6):
+            better = _fitness(inputs, accepted, weights + move, neutral)
+            if better >= fitness:
+                break
+            move *= 0.5
+        else:
+            break
+        weights = weights + move
+        if better - fitness < 1e-3:
+            break
+        fitness = better
+    return weights

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ FAR = 1 << 20
 
 GENERAL_RATE = 0.10
 LOCAL_RATE = 0.05
+FIRST_RATE = 0.5
 CLIP = 0.3
 """A step's surprise, as a log ratio, counts at most this much. One step that took ten times as long (another
 process had the core) then moves the estimate by 4%, and a table that is wrong by 2x heals in about 20 steps."""
@@ -47,7 +50,9 @@ class CostCurve:
         self.rows, self.seconds = points, values
         self.per_sequence = max(0.0, float(per_sequence))
         self.general = 0.0
-        self.local = np.zeros_like(points)
+        self.local = [0.0] * len(points)
+        self.visits = [0.0] * len(points)
+        self._sizes: list[float] = points.tolist()
         self._knots = np.append(points, FAR)
         self._now = np.empty(0)
         self._scale = 1.0
@@ -61,35 +66,37 @@ class CostCurve:
             cost = cost + self._scale * self.per_sequence * np.asarray(sequences)
         return np.where(np.asarray(rows) > 0, cost, 0.0)
 
-    def observe(self, rows: float, sequences: float, seconds: float, extra: float = 0.0) -> None:
-        """Learn from a pass that took `seconds`, of which `extra` are explained elsewhere (long contexts)."""
-        if rows <= 0 or not seconds > 0:
-            return
-        expected = float(self.at(rows, sequences)) + extra
-        surprise = float(np.clip(np.log(seconds / expected), -CLIP, CLIP))
-        self.general += GENERAL_RATE * surprise
-        high = min(int(np.searchsorted(self.rows, rows)), len(self.rows) - 1)
-        low = max(0, high - 1) if rows < self.rows[high] else high
-        span = self.rows[high] - self.rows[low]
-        share = (
-            float((rows - self.rows[low]) / span)
-            if span and rows > self.rows[low]
-            else float(rows > self.rows[low])
-        )
-        if high == low:
-            share = 0.0
-        self._learn(low, 1.0 - share, surprise)
-        if share:
-            self._learn(high, share, surprise)
-        self._now = np.empty(0)
+    def observe(self, rows: float, sequences: float, seconds: float, extra: float = 0.0) -> float:
+        """Learn from a pass that took `seconds`, of which `extra` are explained elsewhere (long contexts).
 
-    def _learn(self, point: int, weight: float, surprise: float) -> None:
-        moved = self.local[point] + LOCAL_RATE * weight * surprise
-        leak = LEAK * weight * moved
-        self.local[point] = moved - leak
+        Returns:
+            By what factor it took longer than expected, as a logarithm.
+        """
+        if rows <= 0 or not seconds > 0:
+            return 0.0
+        ratio = math.log(seconds / (float(self.at(rows, sequences)) + extra))
+        surprise = min(CLIP, max(-CLIP, ratio))
+        self.general += GENERAL_RATE * surprise
+        for point, weight in self._neighbours(rows):
+            self.visits[point] += weight
+            rate = max(LOCAL_RATE, FIRST_RATE / (1.0 + self.visits[point]))
+            self.local[point] = (self.local[point] + rate * weight * surprise) * (1.0 - LEAK * weight)
+        self._now = np.empty(0)
+        return ratio
+
+    def _neighbours(self, rows: float) -> list[tuple[int, float]]:
+        """The measured points on either side of a size, with the weights of a straight line between them."""
+        above = bisect_left(self._sizes, rows)
+        if above == len(self._sizes):
+            return [(above - 1, 1.0)]
+        if above == 0 or self._sizes[above] == rows:
+            return [(above, 1.0)]
+        low, high = self._sizes[above - 1], self._sizes[above]
+        share = (rows - low) / (high - low)
+        return [(above - 1, 1.0 - share), (above, share)]
 
     def _refresh(self) -> None:
-        now = self.seconds * np.exp(self.general + self.local)
+        now = self.seconds * np.exp(np.array(self.local) + self.general)
         if len(now) > 1:
             # The slope of the second half, so that noise in the last point is not blown up.
             middle = len(now) // 2 - 1
@@ -98,7 +105,7 @@ class CostCurve:
             slope = now[-1] / self.rows[-1]
         now = np.append(now, now[-1] + max(0.0, slope) * (FAR - self.rows[-1]))
         self._now = np.maximum.accumulate(now)
-        self._scale = float(np.exp(self.general))
+        self._scale = math.exp(self.general)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -125,30 +125,29 @@ class Economist:
         seen = [outcome for outcome in seen if outcome.verified > 0 or outcome.confidences]
         if self.mode.kind != "auto" or not seen:
             return
-        chances = self._engine.of([outcome.acceptance for outcome in seen])
+        requests = [outcome.acceptance for outcome in seen]
+        chances = self._engine.of(requests)
         confidence, known = self._table([outcome.confidences for outcome in seen])
-        known_pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        calibrated = self._confidence.chances(confidence, chances) if self._confidence.informed else chances
-        for row, outcome in enumerate(seen):
-            accepted, verified = outcome.accepted, outcome.verified
-            tried = min(verified, accepted + 1)
-            kept = np.ones(tried)
-            if accepted < verified:
-                kept[accepted] = 0.0
-            if known[row, :tried].any():
-                known_pairs.append((confidence[row, :tried], chances[row, :tried], kept))
-            drafted = int(known[row].sum())
-            reached = np.ones(tried)
-            if accepted == verified and drafted > verified:
+        ends = np.array([(outcome.verified, outcome.accepted) for outcome in seen])[:, :, None]
+        verified, accepted = ends[:, 0], ends[:, 1]
+        place = np.arange(self.max_draft_tokens)
+        tried = (place < verified) & (place <= accepted)
+        kept = place < accepted
+        reached, expected = tried.astype(np.float64), kept.astype(np.float64)
+        if known.any():
+            rest = known & (place >= verified) & (accepted == verified)
+            if rest.any():
                 # Cut off for want of confidence. Counting only what was verified would make late positions look
                 # better than they are, so the rest counts as far as it was expected to be reached and accepted.
-                rest = calibrated[row, verified:drafted]
-                reach = np.cumprod(np.append(1.0, rest[:-1]))
-                reached, kept = np.append(reached, reach), np.append(kept, reach * rest)
-            self._engine.observe(outcome.acceptance, reached, kept)
-            outcome.acceptance.settle(accepted > 0)
-        if known_pairs:
-            self._confidence.observe(*(np.concatenate(parts) for parts in zip(*known_pairs, strict=True)))
+                chain = np.where(rest, self._confidence.chances(confidence, chances), 1.0)
+                through = np.cumprod(chain, axis=1)
+                reached += np.where(rest, through / chain, 0.0)
+                expected += np.where(rest, through, 0.0)
+            told = tried & known
+            self._confidence.observe(confidence[told], chances[told], kept[told])
+        self._engine.observe(requests, chances, reached, expected)
+        for outcome in seen:
+            outcome.acceptance.settle(outcome.accepted > 0)
 
     def observe_step(self, step: StepCost) -> None:
         """Correct the cost table by what a step took."""

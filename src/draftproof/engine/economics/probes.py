@@ -12,7 +12,7 @@ from draftproof.engine.economics.costs import CostTable
 
 BUDGET = 0.005
 """Share of the time of undrafted steps that trials may be expected to lose."""
-GRANT = 0.6
+GRANT = 0.5
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
 FULL_GAIN = 0.3
 """Where even perfect drafts would gain less than this, the budget shrinks in proportion."""
@@ -75,7 +75,9 @@ class Probes:
         if taken:
             self.credit -= float(loss[taken - 1])
         else:
-            self.credit = min(self.credit, max(float(loss[0]), GRANT * pass_s))  # nothing is saved up beyond the next trial
+            self.credit = min(
+                self.credit, max(float(loss[0]), GRANT * pass_s)
+            )  # nothing is saved up beyond the next trial
         return due[:taken]
 
     @staticmethod
