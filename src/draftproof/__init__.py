@@ -9,21 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from draftproof.engine import LLM, RequestResult, StreamEvent
+    from draftproof.engine import LLM, AsyncEngine, EngineOptions, RequestResult, StreamEvent
     from draftproof.errors import DraftproofError
-    from draftproof.sampling import SamplingParams
+    from draftproof.sampling import SamplingParams, StructuredOutputs
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "draftproof.engine",
+    "AsyncEngine": "draftproof.engine",
+    "EngineOptions": "draftproof.engine",
     "RequestResult": "draftproof.engine",
     "StreamEvent": "draftproof.engine",
     "SamplingParams": "draftproof.sampling",
+    "StructuredOutputs": "draftproof.sampling",
     "DraftproofError": "draftproof.errors",
 }
 
-__all__ = ["LLM", "DraftproofError", "RequestResult", "SamplingParams", "StreamEvent", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "DraftproofError",
+    "EngineOptions",
+    "RequestResult",
+    "SamplingParams",
+    "StreamEvent",
+    "StructuredOutputs",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,15 +24,23 @@ Chance = Callable[[int, int], float]
 """P(draft accepted | those before it accepted), of the token's place in the output and of the draft's number from 0."""
 
 
+SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+
 def target_curve(scale: float = 1.0) -> CostCurve:
     """SmolLM2-135M on two cores, seconds by rows."""
-    return CostCurve([1, 8, 16, 256], [s * scale for s in (0.020, 0.024, 0.029, 0.029 + 240 * 0.0011)])
+    return curve([1, 8, 16, 256], [0.020 * scale, 0.024 * scale, 0.029 * scale, (0.029 + 240 * 0.0011) * scale])
 
 
 def drafter_curve(scale: float = 1.0) -> CostCurve:
     """3.5 ms for 7 slots, 35 ms for 32 times 7."""
     slope = (0.035 - 0.0035) / 217
-    return CostCurve([1, 224], [scale * (0.0035 - 6 * slope), scale * 0.035])
+    return curve([1, 224], [scale * (0.0035 - 6 * slope), scale * 0.035])
+
+
+def curve(rows: list[float], seconds: list[float]) -> CostCurve:
+    """A line through these points, given at as many points as a measurement would have."""
+    return CostCurve(SIZES, np.interp(SIZES, rows, seconds).tolist())
 
 
 def extend_curve() -> CostCurve:

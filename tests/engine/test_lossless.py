@@ -89,10 +89,10 @@ def test_a_mixed_batch_gives_what_each_gives_alone(drafter: str | None, dtype: t
     expected = [off.generate(prompt, mine)[0].token_ids for prompt, mine in zip(prompts, asked, strict=True)]
     inboxes: list[deque[StreamEvent]] = [deque() for _ in prompts]
     for prompt, mine, inbox in zip(prompts, asked, inboxes, strict=True):
-        llm._loop.add(llm._request(prompt, mine, inbox))  # one joins at every step, whoever is done leaves
-        llm._loop._core.step()
-    while llm._loop._core.unfinished:
-        llm._loop._core.step()
+        llm.loop.add(llm._request(prompt, mine, inbox))  # one joins at every step, whoever is done leaves
+        llm.loop._core.step()
+    while llm.loop._core.unfinished:
+        llm.loop._core.step()
     results = [inbox[-1].result for inbox in inboxes]
     assert [result.token_ids for result in results if result] == expected
 

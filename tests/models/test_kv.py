@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 from pathlib import Path
 
 import pytest
@@ -78,7 +78,7 @@ def test_a_large_pool_costs_nothing_until_it_is_used() -> None:
 
 def resident() -> int:
     """Bytes of real memory that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

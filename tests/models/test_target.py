@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftproof.models.kv import SequenceKV
+from draftproof.models.kv import KEY_BLOCK, SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target
 from support.tiny import CONFIGS, VOCAB, make_model, make_target, random_tokens
@@ -97,3 +97,35 @@ def test_a_failed_pass_changes_no_sequence() -> None:
     (after,) = run(target, kv, random_tokens(4, seed=3))
     (whole,) = run(target, target.new_sequence(), torch.cat([random_tokens(6), random_tokens(4, seed=3)]))
     assert torch.equal(whole, torch.cat([first, after]))
+
+
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+@pytest.mark.parametrize("kind", ["llama", "llama-odd", "gemma2", "gpt-oss", "olmoe"])
+def test_pool_and_private_pages_give_the_same_rows(kind: str, dtype: torch.dtype) -> None:
+    """Sequences in scattered pages of a pool full of NaN, beside one with pages of its own, one table growing as it goes."""
+    target = make_target(kind, dtype)
+    assert target.self_test()
+    tokens = random_tokens(LENGTH)
+    (whole,) = run(target, target.new_sequence(), tokens)
+    pool = target.new_pages(9)
+    pool.fill(torch.nan)
+    mine, other, own = SequenceKV(pool, [7]), SequenceKV(pool, [0, 4, 2]), target.new_sequence()
+    rows = []
+    for length in (40, 1, 9, 8, 20, 12):
+        if mine.length + length > KEY_BLOCK:
+            mine.table[1:] = [3]
+        chunk = tokens[mine.length : mine.length + length]
+        segments = [Segment(other, chunk, length), Segment(own, chunk, length - 1), Segment(mine, chunk, 0)]
+        rows.append(target.forward(segments).logits[1:])
+        for kv in (mine, other, own):
+            kv.commit_to(kv.written)
+    assert torch.equal(torch.cat(rows), whole)
+
+
+def test_a_pool_backed_table_must_reach() -> None:
+    target = make_target("llama")
+    kv = SequenceKV(target.new_pages(3), [2])
+    with pytest.raises(RuntimeError, match="the table has 1"):
+        target.forward([Segment(kv, random_tokens(65), 0)])
+    assert (kv.length, kv.written) == (0, 0)
+    assert target.page_bytes == 4 * 2 * 64 * (16 + 16) * 4

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftproof.cache.audit import audit
-from draftproof.cache.index import ROOT, Entry, PrefixIndex, content_key
+from draftproof.cache.index import ROOT, PrefixIndex, content_key, last_key
 from draftproof.cache.pool import BlockPool, OutOfBlocks
+from draftproof.cache.publish import Publisher
 from draftproof.cache.stats import CacheStats
 from draftproof.cache.table import BlockTable
 
@@ -69,6 +70,7 @@ class BlockCache:
         self._copy_block = copy_block
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex()
+        self._publisher = Publisher(self._pool, self._index, block_size)
         self._tables: set[BlockTable] = set()
 
     @property
@@ -133,7 +135,7 @@ class BlockCache:
         return len(table.blocks) * size
 
     def _take_part(self, table: BlockTable, tokens: tuple[int, ...]) -> int:
-        entry, length = self._index.best(_last_key(table.keys), tokens, table.drafter)
+        entry, length = self._index.best(last_key(table.keys), tokens, table.drafter)
         if entry is None:
             return 0
         source = entry.block
@@ -167,8 +169,8 @@ class BlockCache:
 
     def blocks_needed(self, table: BlockTable, end: int, start: int) -> int:
         """How many blocks ``reserve(table, start, end)`` would take."""
-        touched, added = self._plan(table, start, end)
-        return len(touched) + added
+        shared, added = self._plan(table, start, end)
+        return len(shared) + added
 
     def reserve(self, table: BlockTable, start: int, end: int) -> None:
         """Make positions ``[start, end)`` the table's own to write: adds blocks, copies those that others can see.
@@ -232,54 +234,8 @@ class BlockCache:
             drafter_length: leading positions for which they are valid.
         """
         self._require_valid(table, tokens, length, drafter, drafter_length)
-        if not self.prefix_caching:
-            return
-        size, known = self.block_size, len(table.keys)
-        full = length // size
-        for place in range(known, full):
-            key = content_key(_last_key(table.keys), tokens[place * size : (place + 1) * size])
-            table.keys.append(key)
-        stale = min(table.drafter_length // size, known)
-        reached = min(-(-drafter_length // size), known) if drafter_length > table.drafter_length else 0
-        table.drafter_length = drafter_length
-        for places in (range(stale, reached), range(known, full)):
-            for place in places:
-                self._offer_full(table, tokens, place)
-
-    def _offer_full(self, table: BlockTable, tokens: Sequence[int], place: int) -> None:
-        size = self.block_size
-        self._offer(table, place, table.keys[place], tuple(tokens[place * size : (place + 1) * size]))
-
-    def _offer(self, table: BlockTable, place: int, key: bytes, tokens: tuple[int, ...]) -> None:
-        """Index a block of the table, unless the same content is indexed already with as much of the drafter's."""
-        block = table.blocks[place]
-        valid = self._drafter_part(table, place, len(tokens))
-        entry = self._index.find(key)
-        if entry is None:
-            parent = table.keys[place - 1] if place else ROOT
-            self._add(Entry(key, parent, tokens, block, table.drafter, valid))
-        elif valid and valid > entry.valid(table.drafter):
-            if entry.block != block:
-                self._move(entry, block)
-            entry.drafter, entry.drafter_length = table.drafter, valid
-
-    def _drafter_part(self, table: BlockTable, place: int, most: int) -> int:
-        """Leading positions of one block of the table that hold its drafter's entries."""
-        return min(max(table.drafter_length - place * self.block_size, 0), most)
-
-    def _add(self, entry: Entry) -> None:
-        """Index a block under new content, in place of the leading part of it that it may be indexed as."""
-        before = self._index.of_block(entry.block)
-        if before is not None:
-            if before.drafter_length > entry.drafter_length:  # taken over by a sequence that doesn't draft
-                entry.drafter, entry.drafter_length = before.drafter, before.drafter_length
-            self._index.remove(entry.block)
-        self._index.add(entry)
-
-    def _move(self, entry: Entry, block: int) -> None:
-        self._index.remove(block)
-        self._pool.uncache(entry.block)
-        self._index.move(entry, block)
+        if self.prefix_caching:
+            self._publisher.commit(table, tokens, length, drafter_length)
 
     def trim(self, table: BlockTable, length: int) -> None:
         """Give back the blocks wholly beyond the first `length` positions."""
@@ -316,7 +272,7 @@ class BlockCache:
         if keep:
             self.commit(table, tokens, length, drafter=drafter, drafter_length=drafter_length)
             if self.prefix_caching:
-                self._remember(table, tokens, length)
+                self._publisher.finish(table, tokens, length)
         else:
             for block in self.exclusive_blocks(table):
                 self._index.remove(block)
@@ -326,25 +282,6 @@ class BlockCache:
         """The blocks that no other table holds; what ``close(keep=False)`` frees."""
         self._require_open(table)
         return [block for block in table.blocks if self._pool.references[block] == 1]
-
-    def _remember(self, table: BlockTable, tokens: Sequence[int], length: int) -> None:
-        full = length // self.block_size
-        for place, key in enumerate(table.keys[:full]):
-            if self._index.find(key) is None:  # another block had this content, and has been evicted since
-                self._offer_full(table, tokens, place)
-        tail = tuple(tokens[full * self.block_size : length])
-        if tail:
-            self._remember_tail(table, full, tail)
-
-    def _remember_tail(self, table: BlockTable, place: int, tail: tuple[int, ...]) -> None:
-        """Index the partly filled last block, unless an entry has all of it and as much of the drafter's."""
-        parent = table.keys[place - 1] if place else ROOT
-        entry, common = self._index.best(parent, tail, None)
-        valid = self._drafter_part(table, place, len(tail))
-        if entry is not None and common == len(tail) and (not valid or entry.valid(table.drafter) >= valid):
-            self._pool.touch(entry.block)
-        else:
-            self._offer(table, place, content_key(parent, tail), tail)
 
     def _close(self, table: BlockTable) -> None:
         self._release(table, 0)
@@ -425,7 +362,3 @@ class BlockCache:
         if tables is not None and set(tables) != self._tables:
             raise AssertionError(f"{len(self._tables)} tables are open, not the {len(set(tables))} expected")
         audit(self._pool, self._index, self._tables, self.block_size)
-
-
-def _last_key(keys: Sequence[bytes]) -> bytes:
-    return keys[-1] if keys else ROOT

@@ -28,6 +28,12 @@ def content_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     return blake2b(parent + array("q", tokens).tobytes(), digest_size=32).digest()
 
 
+def last_key(keys: Sequence[bytes], count: int | None = None) -> bytes:
+    """The key of the last of a prefix's blocks, of which `keys` has one each; of its first `count` blocks where given."""
+    count = len(keys) if count is None else count
+    return keys[count - 1] if count else ROOT
+
+
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading tokens are the same."""
     for count, (x, y) in enumerate(zip(a, b, strict=False)):

@@ -1,5 +1,6 @@
 """The engine: requests in, tokens out, drafting in between."""
 
+from draftproof.engine.async_engine import AsyncEngine, RequestStream
 from draftproof.engine.core import EngineOptions
 from draftproof.engine.llm import LLM
 from draftproof.engine.metrics import Metrics
@@ -14,12 +15,14 @@ from draftproof.engine.results import (
 
 __all__ = [
     "LLM",
+    "AsyncEngine",
     "Choice",
     "EngineOptions",
     "Metrics",
     "PhaseSeconds",
     "RequestResult",
     "RequestStats",
+    "RequestStream",
     "StreamEvent",
     "TextPiece",
 ]

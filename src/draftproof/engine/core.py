@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -81,18 +81,22 @@ class EngineCore:
         Raises:
             RequestError: DP442, its id is in use; DP443, more choices than the engine runs at once.
         """
+        self.check_size(request)
         if request.request_id in self._requests:
             raise RequestError("DP442", f"request_id {request.request_id!r} is in use by a running request")
-        count = len(request.sequences)
-        if count > self.options.max_num_seqs:
-            raise RequestError(
-                "DP443", f"n must be at most max_num_seqs, which is {self.options.max_num_seqs}, got {count}"
-            )
         request.arrival = self._metrics.requests
         self._metrics.requests += 1
         self._metrics.prompt_tokens += len(request.prompt_token_ids)
         self._requests[request.request_id] = request
         self._scheduler.enqueue(request.sequences[0])
+
+    def check_size(self, request: Request) -> None:
+        """Whether the engine can ever run it. Raises `RequestError` DP443."""
+        count = len(request.sequences)
+        if count > self.options.max_num_seqs:
+            raise RequestError(
+                "DP443", f"n must be at most max_num_seqs, which is {self.options.max_num_seqs}, got {count}"
+            )
 
     def abort(self, request_id: str) -> bool:
         """End a request now, with what it has; its last event says ``"abort"``. False when there is no such request."""
@@ -155,7 +159,10 @@ class EngineCore:
             raise
         self._forks_run(progress)
         for one in progress:
-            self._deliver(one)
+            try:
+                self._deliver(one)
+            except Exception as error:  # a receiver that is gone, say: its request ends, nobody else's
+                self._fail([one.sequence.request], as_coded(error))
 
     def _refuse_to_stall(self) -> None:
         if not self._scheduler.idle:
@@ -225,7 +232,9 @@ class EngineCore:
             self._finish(sequence)
         for sequence in ended:
             result = request.result() if sequence is ended[-1] else None
-            request.deliver(_event(sequence, CommittedBlock([], []), result))
+            # A receiver that is gone has no use for it, and must not keep the others from theirs.
+            with suppress(Exception):
+                request.deliver(_event(sequence, CommittedBlock([], []), result))
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class LLM:
         self.drafter, self._mode = drafter, mode
         core = build_core(self.target, drafter, mode, self._options, self.max_model_len)
         self._economist: Economist = core.economist
-        self._loop = SharedLoop(core)
+        self.loop = SharedLoop(core)
 
     @property
     def target(self) -> Target:
@@ -153,7 +153,7 @@ class LLM:
     @property
     def metrics(self) -> Metrics:
         """What the engine has done so far."""
-        return self._loop.metrics
+        return self.loop.metrics
 
     def generate(
         self,
@@ -218,6 +218,41 @@ class LLM:
         """Answer one conversation, an event for every committed block. Bad input raises here."""
         return self._stream(self._intake.encode_chat(messages, chat_template_kwargs), params)
 
+    def prepare(
+        self,
+        prompt: Prompt | None,
+        params: SamplingParams | None,
+        deliver: Callable[[StreamEvent], None],
+        *,
+        messages: Messages | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """A checked request for ``self.loop.add``, for those who drive the engine themselves (`AsyncEngine`, a server).
+
+        Args:
+            prompt: text or token ids; or None with `messages`.
+            params: the model's defaults when None.
+            deliver: called with every event, from whichever thread steps; must not block.
+            messages, chat_template_kwargs: a conversation, instead of a prompt.
+            request_id: made up when None.
+            priority: smaller goes first.
+
+        Raises:
+            RequestError: DP4xx, something about it is not acceptable.
+        """
+        if (prompt is None) == (messages is None):
+            raise RequestError("DP404", "give either a prompt or messages, got both or none of them")
+        if messages is not None:
+            tokens = self._intake.encode_chat(messages, chat_template_kwargs)
+        else:
+            assert prompt is not None
+            tokens = self._intake.encode(prompt)
+        return self._intake.request(
+            tokens, params, deliver, self._economist, request_id=request_id, priority=priority
+        )
+
     def _generate_all(
         self,
         encoded: list[list[int]],
@@ -236,12 +271,12 @@ class LLM:
         ]
         try:
             for request in requests:
-                self._loop.add(request)
+                self.loop.add(request)
             with showing_progress(len(requests), progress) as advance:
                 results = [self._collect(inbox, advance) for inbox in inboxes]
         finally:
             for request in requests:  # after a failure or an interrupt; nothing happens to finished ones
-                self._loop.abort(request.request_id)
+                self.loop.abort(request.request_id)
         _raise_first_error(results)
         return results
 
@@ -252,7 +287,7 @@ class LLM:
 
     def _collect(self, inbox: deque[StreamEvent], advance: Callable[[], None]) -> RequestResult:
         result = None
-        for event in self._loop.events(inbox):
+        for event in self.loop.events(inbox):
             result = event.result
         assert result is not None
         advance()
@@ -264,14 +299,14 @@ class LLM:
 
     def _events(self, request: Request, inbox: deque[StreamEvent]) -> Iterator[StreamEvent]:
         """The request's events; it enters the engine with the first one asked for and leaves it when nobody reads on."""
-        self._loop.add(request)
+        self.loop.add(request)
         try:
-            for event in self._loop.events(inbox):
+            for event in self.loop.events(inbox):
                 if event.result is not None:
                     _raise_first_error([event.result])
                 yield event
         finally:
-            self._loop.abort(request.request_id)
+            self.loop.abort(request.request_id)
 
 
 def _raise_first_error(results: list[RequestResult]) -> None:

@@ -27,7 +27,8 @@ class PagePlan:
 
     def __init__(self, pages: TargetPages, segments: Sequence[tuple[int, Segment]]) -> None:
         self.pages = pages
-        spans, tables = [], []
+        spans: list[tuple[int, int, int, int]] = []
+        tables: list[int] = []
         for first_row, segment in segments:
             kv = segment.kv
             end = kv.length + segment.count
@@ -206,7 +207,9 @@ def _one_block(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _changed_shape(layer: int, now: LayerShape, then: LayerShape | None) -> ModelError:
-    before = "did not attend" if then is None else f"kept {then.kv_heads} x ({then.key_dim} + {then.value_dim})"
+    before = (
+        "did not attend" if then is None else f"kept {then.kv_heads} x ({then.key_dim} + {then.value_dim})"
+    )
     return ModelError(
         "DP253",
         f"layer {layer} keeps {now.kv_heads} x ({now.key_dim} + {now.value_dim}) numbers for a token, but when the model was "

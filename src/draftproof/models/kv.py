@@ -98,6 +98,11 @@ class TargetPages:
         for page in pages:
             self._storage[page] = 0
 
+    @torch.inference_mode()
+    def fill(self, number: float) -> None:
+        """Make everything this number: tests put NaN where nothing should ever be read."""
+        self._storage.fill_(number)
+
     def grow(self, num_pages: int) -> None:
         """Have at least `num_pages` pages. Existing ones keep their numbers and contents, but move in memory."""
         if num_pages > self.num_pages:

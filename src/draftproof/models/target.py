@@ -170,9 +170,7 @@ class Target:
         """
         self._check_room(segments)
         tokens = torch.cat([segment.token_ids for segment in segments])
-        positions = torch.cat(
-            [self._range(s.kv.length, s.kv.length + s.count) for s in segments]
-        )
+        positions = torch.cat([self._range(s.kv.length, s.kv.length + s.count) for s in segments])
         wanted = _wanted_rows(segments, self.device)
         with self._one_pass:
             current = ForwardPass(segments, self._compiled)
@@ -289,23 +287,31 @@ class Target:
     def self_test(self) -> bool:
         """Whether rows come out bit-identical alone, chunked and in company, on this machine, in this precision.
 
-        Runs 48 tokens as one pass, then in odd pieces beside a second sequence.
+        Runs 80 tokens as one pass in pages of their own; then in odd pieces between two other sequences, in scattered pages
+        of a pool that is full of NaN wherever nothing has been written.
 
         Raises:
             ModelError: DP263, the rows differ by more than rounding.
         """
         generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(self.structure.vocab_size, (48,), generator=generator).to(self.device)
+        tokens = torch.randint(self.structure.vocab_size, (80,), generator=generator).to(self.device)
         whole = self.forward([Segment(self.new_sequence(), tokens, 0)]).logits
-        mine, other = self.new_sequence(), self.new_sequence()
+        pool = self.new_pages(6)
+        pool.fill(torch.nan)
+        before, mine, behind = (SequenceKV(pool, table) for table in ([3], [5, 1], [0]))
         pieces = []
-        for length in (1, 5, 1, 10, 1, 16, 3, 11):
-            chunk = tokens[mine.length : mine.length + length]
-            company = [Segment(other, tokens[length : length + 3], 3)] if length != 1 else []
-            output = self.forward([*company, Segment(mine, chunk, 0)])
-            pieces.append(output.logits)
-            mine.commit_to(mine.written)
-            other.commit_to(other.written)
+        for length in (1, 5, 1, 10, 1, 16, 3, 35, 8):
+            segments = [Segment(mine, tokens[mine.length : mine.length + length], 0)]
+            if length != 1:
+                others = [tokens[length : length + 3], tokens[:length:4]]
+                segments = [
+                    Segment(before, others[0], 3),
+                    *segments,
+                    Segment(behind, others[1], len(others[1])),
+                ]
+            pieces.append(self.forward(segments).logits)
+            for segment in segments:
+                segment.kv.commit_to(segment.kv.written)
         cut = torch.cat(pieces)
         self._refuse_more_than_rounding(whole.float(), cut.float())
         return torch.equal(whole, cut)

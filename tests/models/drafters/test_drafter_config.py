@@ -183,10 +183,11 @@ def test_rope_scaling_is_transformers_own(tmp_path, kind, legacy):
 def test_growing_the_rotary_table_changes_no_entry():
     settings_of = RopeSettings("default", 1e4, (), 16, 4096)
     grown, fresh = (RotaryTable(settings_of, torch.float32, torch.device("cpu")) for _ in range(2))
-    before = [table.clone() for table in grown.at(3, 7)]
-    grown.at(5000, 3)
-    assert all(torch.equal(a, b) for a, b in zip(before, grown.at(3, 7), strict=True))
-    assert torch.equal(fresh.at(5000, 3)[0], grown.at(5000, 3)[0])
+    near, far = torch.arange(3, 10), torch.arange(5000, 5003)
+    before = [table.clone() for table in grown.at(near, 10)]
+    grown.at(far, 5003)
+    assert all(torch.equal(a, b) for a, b in zip(before, grown.at(near, 10), strict=True))
+    assert torch.equal(fresh.at(far, 5003)[0], grown.at(far, 5003)[0])
 
 
 def test_default_frequencies():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_thirty_two_sequences_propose_as_alone(tmp_path, kind, sampling):
             assert proposal.tokens.tolist() == singles[index].tokens.tolist()
             assert len(proposal.tokens) == cases[index].count
             same(proposal.confidence, singles[index].confidence)
-    assert len({tuple(single.tokens.tolist()) for single in singles}) > 25
+    assert len({tuple(single.confidence.tolist()) for single in singles}) == len(singles)
 
 
 def test_thirty_two_sequences_have_the_hidden_states_they_have_alone(tmp_path, kind):
@@ -138,13 +139,10 @@ def test_private_and_shared_memory_in_one_pass(tmp_path, kind):
     requests = [draft_request(s, s.length, c.anchor, 4) for c in cases for s in (c.state, c.alone)]
     proposals = [proposal.tokens.tolist() for proposal in drafter.propose(requests)]
     assert proposals[::2] == proposals[1::2]
-    drafter.extend(
-        [ContextUpdate(s, random_features(66, 9), s.length) for c in cases for s in (c.state, c.alone)][1:]
-    )
-    for case, (first, second) in zip(cases[1:], [(c.state, c.alone) for c in cases[1:]], strict=True):
-        first.table.append(first.table[-1])  # room is the owner's business; here only the length matters
-        assert first.length == second.length
-        assert case.state is first
+    both = [state for case in cases for state in (case.state, case.alone)]
+    drafter.extend([ContextUpdate(state, random_features(1, 9), state.length) for state in both])
+    for case in cases:
+        same(hidden(drafter, case.state, 3, 2), hidden(drafter, case.alone, 3, 2))
 
 
 @given(
@@ -285,13 +283,17 @@ def test_pages_are_as_large_as_said_and_start_as_zeros(tmp_path, dtype):
 
 
 def test_untouched_pages_cost_no_memory(tmp_path):
-    """As large as no test machine's memory, used in one place."""
+    """Four gigabytes, used in one place."""
+    resource = pytest.importorskip("resource")
     drafter = make(tmp_path)
-    pages = drafter.new_pages(2**36 // drafter.page_bytes)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pages = drafter.new_pages(2**32 // drafter.page_bytes)
     state, alone = drafter.new_state(pages, [pages.num_pages - 1]), drafter.new_state()
     for s in (state, alone):
         extend(drafter, s, random_features(20), 0)
     same(hidden(drafter, state, 3, 5), hidden(drafter, alone, 3, 5))
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit < 2**28
 
 
 # Failures

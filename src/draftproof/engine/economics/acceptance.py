@@ -26,7 +26,7 @@ REQUEST_MEMORY = 0.95
 IDLE_MEMORY = 0.98
 """What they keep at each token written without a draft: the text may have moved on."""
 TURN = 8.0
-ALARM = 3.0
+ALARM = 4.0
 ALARM_MEMORY = 0.2
 """See `EngineAcceptance.observe`: odds taken for a turn for the worse, evidence asked for, what is kept then."""
 FIRST_WAIT = 4

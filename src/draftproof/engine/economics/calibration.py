@@ -12,6 +12,8 @@ import numpy as np
 KEPT = 512
 """Latest outcomes that a fit rests on."""
 FIT_EVERY = 64
+FIT_STEPS = 8
+"""Outcomes and steps between two fits, at least."""
 RIDGE = 2.0
 """Pull of the weights to "the counts alone"."""
 NEUTRAL = np.array([0.0, 0.0, 1.0])
@@ -33,6 +35,7 @@ class ConfidenceMap:
         self._accepted = np.zeros(KEPT)
         self._seen = 0
         self._fitted = 0
+        self._steps = 0
 
     @property
     def informed(self) -> bool:
@@ -54,8 +57,9 @@ class ConfidenceMap:
         self._inputs[places, 2] = logit(counted)
         self._accepted[places] = accepted
         self._seen += count
-        if self._seen - self._fitted >= FIT_EVERY:
-            self._fitted = self._seen
+        self._steps += 1
+        if self._seen - self._fitted >= FIT_EVERY and self._steps >= FIT_STEPS:
+            self._fitted, self._steps = self._seen, 0
             self._fit()
 
     def _fit(self) -> None:

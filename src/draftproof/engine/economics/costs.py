@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,16 +64,22 @@ class CostTable:
     extend: CostCurve
     per_context: float = 0.0
     measured_context: int = 0
-    steps_seen: int = field(default=0, compare=False)
 
-    def observe_step(self, step: StepCost) -> None:
-        """Correct the table by what a step really took."""
-        self.steps_seen += 1
+    def observe_step(self, step: StepCost) -> float:
+        """Correct the table by what a step really took.
+
+        Returns:
+            By what factor the target's pass took longer than expected, as a logarithm; 0 when it taught nothing.
+        """
+        ratio = 0.0
         if not step.other_rows:
             longer = step.context - step.rows * self.measured_context if step.context else 0
-            self.target.observe(step.rows, step.sequences, step.target_s, self.per_context * max(0, longer))
+            ratio = self.target.observe(
+                step.rows, step.sequences, step.target_s, self.per_context * max(0, longer)
+            )
         self.drafter.observe(step.draft_slots, step.drafting_sequences, step.draft_s)
         self.extend.observe(step.extend_tokens, 0, step.extend_s)
+        return ratio
 
     def upkeep(
         self, backlog: np.ndarray, members: np.ndarray, first: np.ndarray, tokens: np.ndarray

@@ -13,11 +13,14 @@ FAR = 1 << 20
 """Where the straight continuation past the last measured point ends."""
 
 GENERAL_RATE = 0.10
-LOCAL_RATE = 0.05
+LOCAL_RATE = 0.08
 FIRST_RATE = 0.5
+"""How far a surprise moves the general factor and its own point; a point's first few move it more."""
 CLIP = 0.3
-"""A step's surprise, as a log ratio, counts at most this much. One step that took ten times as long (another
-process had the core) then moves the estimate by 4%, and a table that is wrong by 2x heals in about 20 steps."""
+LONGEST_STREAK = 3
+"""A step's surprise, as a log ratio, counts at most this much, so that one step that took ten times as long (another
+process had the core) moves the estimate by 5%. Each further one of the same sign in a row counts up to twice as much
+as the one before: what keeps coming is no accident, and a table that is wrong by 2x heals in about 10 steps."""
 LEAK = 0.002
 """What only one size has shown slowly becomes the view of all sizes: a machine that got slower got slower for
 the sizes not seen lately too."""
@@ -52,6 +55,7 @@ class CostCurve:
         self.general = 0.0
         self.local = [0.0] * len(points)
         self.visits = [0.0] * len(points)
+        self._streaks = [0.0] * len(points)
         self._sizes: list[float] = points.tolist()
         self._knots = np.append(points, FAR)
         self._now = np.empty(0)
@@ -75,14 +79,31 @@ class CostCurve:
         if rows <= 0 or not seconds > 0:
             return 0.0
         ratio = math.log(seconds / (float(self.at(rows, sequences)) + extra))
-        surprise = min(CLIP, max(-CLIP, ratio))
+        neighbours = self._neighbours(rows)
+        nearest = max(neighbours, key=lambda pair: pair[1])[0]
+        surprise = self._clipped(nearest, ratio)
         self.general += GENERAL_RATE * surprise
-        for point, weight in self._neighbours(rows):
+        for point, weight in neighbours:
             self.visits[point] += weight
             rate = max(LOCAL_RATE, FIRST_RATE / (1.0 + self.visits[point]))
             self.local[point] = (self.local[point] + rate * weight * surprise) * (1.0 - LEAK * weight)
         self._now = np.empty(0)
         return ratio
+
+    def _clipped(self, point: int, ratio: float) -> float:
+        """The surprise as far as it counts, and the point's streak of large ones brought up to date."""
+        streak = self._streaks[point]
+        if abs(ratio) <= CLIP:
+            self._streaks[point] = 0
+            return ratio
+        streak = (
+            math.copysign(min(LONGEST_STREAK, abs(streak)) + 1, ratio)
+            if streak * ratio > 0
+            else math.copysign(1, ratio)
+        )
+        self._streaks[point] = streak
+        most = CLIP * 2.0 ** (abs(streak) - 1)
+        return min(most, max(-most, ratio))
 
     def _neighbours(self, rows: float) -> list[tuple[int, float]]:
         """The measured points on either side of a size, with the weights of a straight line between them."""

@@ -13,6 +13,7 @@ from draftproof.engine.economics.choice import StepShape, best_lengths
 from draftproof.engine.economics.costs import CostTable, StepCost
 from draftproof.engine.economics.mode import DraftMode
 from draftproof.engine.economics.probes import Probes
+from draftproof.engine.economics.survey import Survey
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Economist:
         self._engine = EngineAcceptance(max_draft_tokens)
         self._confidence = ConfidenceMap()
         self._probes = Probes()
+        self._survey = Survey()
 
     def new_request(self) -> RequestAcceptance:
         """What to keep with a new sequence."""
@@ -73,8 +75,9 @@ class Economist:
         weight = 1.0 - skill * (1.0 - survival) if skill else None
         shape = _shape(wishes, other_rows)
         choice = best_lengths(survival, shape, self.costs, weight)
-        lengths: list[int] = choice.lengths.tolist()
-        if 0 in lengths:
+        used = self._survey.step(choice.lengths, np.minimum(room, most))
+        lengths: list[int] = used.tolist()
+        if used is choice.lengths and 0 in lengths:
             trials = self._probes.choose(
                 requests, chances[:, 0], choice.lengths, room, choice.rate, shape, self.costs
             )
@@ -151,7 +154,7 @@ class Economist:
 
     def observe_step(self, step: StepCost) -> None:
         """Correct the cost table by what a step took."""
-        self.costs.observe_step(step)
+        self._survey.learn(self.costs.observe_step(step))
 
     def acceptance_by_position(self) -> list[float]:
         """The engine's estimate of P(draft j accepted | those before it accepted), j = 1, 2, ..."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftproof.engine.economics.acceptance import RequestAcceptance
+from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptance
 from draftproof.engine.economics.choice import StepShape
 from draftproof.engine.economics.costs import CostTable
 
@@ -24,6 +24,7 @@ class Probes:
     def __init__(self) -> None:
         self.credit = 0.0
         self._begun = False
+        self._pause = 0
 
     def choose(
         self,
@@ -54,9 +55,11 @@ class Probes:
         if not self._begun:
             self._begun = True
             self.credit = GRANT * pass_s if not drafts else 0.0
-        self.credit += BUDGET * pass_s * len(cold) / shape.sequences
+        earned = BUDGET * pass_s * len(cold) / shape.sequences
+        self.credit += earned
+        self._pause -= 1
         due = [index for index in cold if requests[index].due()]
-        if not due:
+        if not due or (self._pause > 0 and not any(requests[index].hot for index in due)):
             return []
         due.sort(key=lambda index: (not requests[index].hot, requests[index].wait - requests[index].idle))
         hot = sum(requests[index].hot for index in due)
@@ -75,9 +78,12 @@ class Probes:
         if taken:
             self.credit -= float(loss[taken - 1])
         else:
+            dear = float(loss[0])
             self.credit = min(
-                self.credit, max(float(loss[0]), GRANT * pass_s)
+                self.credit, max(dear, GRANT * pass_s)
             )  # nothing is saved up beyond the next trial
+            # Steps that cannot earn what is missing need not ask again.
+            self._pause = int(min(LONGEST_WAIT, (dear - self.credit) / earned) / 2)
         return due[:taken]
 
     @staticmethod

@@ -260,8 +260,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ),
         fix="In your own code: extend with the features of tokens as they commit, once, in order, and "
         "propose with len(tokens) - 1 tokens taken in.",
-        before="drafter.extend(state, features, start=0)   # all tokens, the anchor included",
-        after="drafter.extend(state, features[: len(tokens) - 1], start=0)",
+        before="drafter.extend([ContextUpdate(state, features, start=0)])   # all tokens, the anchor included",
+        after="drafter.extend([ContextUpdate(state, features[: len(tokens) - 1], start=0)])",
         prevention="Use draftproof.LLM, which does the bookkeeping.",
     ),
     Explanation(

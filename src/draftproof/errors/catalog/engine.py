@@ -106,9 +106,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         name="not-row-invariant",
         title="This machine does not give bit-identical rows, and lossless=strict was asked for.",
         meaning=(
-            "At start draftproof runs the same tokens alone, in pieces and in company, and compares bits. On this machine, in this "
-            "precision, they differ, by every way of computing that it knows. Drafting would still be lossless in distribution, but "
-            "single tokens could differ where two are almost equally likely."
+            "At start draftproof runs the same tokens alone, in pieces and in company, and compares bits. On this machine, in "
+            "this precision, they differ, by every way of computing that it knows. Drafting would still be lossless in "
+            "distribution, but single tokens could differ where two are almost equally likely."
         ),
         triggers=(
             "A model whose own code computes across rows.",
@@ -118,5 +118,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         before='LLM(model, lossless="strict", dtype="bfloat16")',
         after='LLM(model, lossless="strict", dtype="float32")',
         prevention="Run `draftproof prove lossless` once on every kind of machine you use.",
+    ),
+    Explanation(
+        code="DP453",
+        name="engine-closed",
+        title="The engine takes no more requests.",
+        meaning="`drain` or `close` was called on this `AsyncEngine`: what runs goes on to its end, nothing new starts.",
+        triggers=(
+            "A request sent while the program shuts down.",
+            "An engine used after its `async with` block.",
+        ),
+        fix="Send the request to another engine, or make a new `AsyncEngine` from the same `LLM`.",
+        before="await engine.drain(); await engine.add_request(prompt)",
+        after="await engine.add_request(prompt); await engine.drain()",
+        prevention="Stop accepting work before draining.",
     ),
 )
