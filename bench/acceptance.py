@@ -58,7 +58,13 @@ class GroupFigures:
 
 
 def measure(options: argparse.Namespace) -> dict[str, GroupFigures]:
-    on = LLM(options.model, options.drafter, dtype=options.dtype, block_size=options.block_size)
+    on = LLM(
+        options.model,
+        options.drafter,
+        dtype=options.dtype,
+        block_size=options.block_size,
+        draft_mode=options.draft_mode,
+    )
     off = on.with_drafter(None)
     params = SamplingParams(
         temperature=options.temperature,
@@ -104,6 +110,7 @@ def main() -> None:
     parser.add_argument("--drafter", default="ngram")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--block-size", type=int, default=None)
+    parser.add_argument("--draft-mode", default="fixed=99", help="auto, fixed=N; the whole block by default")
     parser.add_argument("--per-group", type=int, default=6)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)

@@ -68,7 +68,7 @@ class Engines:
     """The target once, with every drafter around it."""
 
     def __init__(self, model: str, drafter: str, dtype: str, random_folder: Path) -> None:
-        self.off = LLM(model, dtype=dtype)
+        self.off = LLM(model, dtype=dtype, draft_mode="fixed=99")
         info = self.off.target.info
         write_random_checkpoint(
             random_folder,

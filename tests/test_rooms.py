@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = "draftproof"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
-ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "cli")
+ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "audit", "cli")
 
 
 def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:

@@ -95,6 +95,7 @@ def test_one_token_is_left_to_compute() -> None:
     assert hit(cache, PROMPT[:8]) == 7
     assert hit(cache, PROMPT[:9]) == 8
     assert cache.open(PROMPT, limit=0, drafter=None).length == 0
+    assert cache.open(PROMPT, limit=-1, drafter=None).length == 0
     assert cache.open([], limit=-1, drafter=None).length == 0
 
 
@@ -239,6 +240,26 @@ def test_the_same_content_again_changes_nothing() -> None:
     assert len(cache._pool.free) == 13
 
 
+def test_a_partial_block_is_not_kept_beside_one_that_has_all_of_it() -> None:
+    cache = Recorded(16)
+    remember(cache, PROMPT, "d")
+    for drafter in ("d", None):
+        table = cache.open(PROMPT, limit=8, drafter=drafter).table
+        cache.reserve(table, 8, 9)
+        finish(cache, table, PROMPT[:9], drafter)
+    assert len(cache._index) == 3
+
+
+def test_content_computed_again_counts_as_used() -> None:
+    cache = Recorded(16)
+    remember(cache, [1, 2, 3])
+    remember(cache, [7, 8, 9])
+    table = cache.open([1, 2], limit=0, drafter=None).table
+    cache.reserve(table, 0, 2)
+    finish(cache, table, [1, 2])
+    assert list(cache._pool.idle) == [1, 0]
+
+
 def test_a_sequence_that_does_not_draft_keeps_the_record_of_what_it_took_over() -> None:
     cache = Recorded(16)
     remember(cache, PROMPT[:6], "d")
@@ -365,6 +386,16 @@ def test_a_prefix_in_use_by_content_is_not_evicted_before_what_needs_it() -> Non
     assert hit(cache, PROMPT[:9]) == 8
 
 
+def test_nor_after_a_trim() -> None:
+    cache = Recorded(16)
+    remember(cache, PROMPT[:4])
+    table = cache.open(PROMPT, limit=0, drafter=None).table
+    cache.reserve(table, 0, 8)
+    cache.commit(table, PROMPT, 8, drafter=None, drafter_length=0)
+    cache.trim(table, 4)
+    cache.check([table])
+
+
 def test_a_prefix_that_was_evicted_under_a_running_sequence_is_known_again_when_it_ends() -> None:
     cache = Recorded(5)
     remember(cache, PROMPT[:4])
@@ -393,6 +424,13 @@ def test_trim_gives_back_whole_blocks_and_none_twice() -> None:
         assert cache.num_free == 16 - left
     assert table.blocks is blocks
     cache.check([table])
+
+
+def test_trim_takes_the_drafters_positions_along() -> None:
+    cache = Recorded(16)
+    table = filled(cache, PROMPT, "d")
+    cache.trim(table, 7)
+    assert (table.drafter_length, len(table.keys)) == (7, 1)
 
 
 def test_blocks_written_anew_after_trim_are_known_by_their_new_content() -> None:

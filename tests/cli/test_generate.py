@@ -16,7 +16,7 @@ import pytest
 from command_line import Done, Run
 
 from draftproof.cli.report import Comparison
-from draftproof.engine import RequestResult, RequestStats
+from draftproof.engine import Choice, RequestResult, RequestStats
 
 STATS = {
     "acceptance_length",
@@ -107,7 +107,7 @@ def test_compare_fails_when_a_token_differs(ask: Run, monkeypatch: pytest.Monkey
 
 
 def _result(tokens: list[int], reason: str = "length") -> RequestResult:
-    return RequestResult("", tokens, [1], reason, 0, RequestStats())
+    return RequestResult("id", [1], [Choice(0, "", tokens, reason, 0, None, RequestStats())])
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_model_cannot_steer_the_terminal() -> None:
 def test_a_terminal_shows_which_tokens_were_drafted(
     run: Run, tiny_model: str, environment: dict[str, str], style: str
 ) -> None:
-    arguments = ["generate", "Hello", "--model", tiny_model, "--max-tokens", "60"]
+    arguments = ["generate", "Hello", "--model", tiny_model, "--max-tokens", "60", "--draft-mode", "fixed=7"]
     document = json.loads(run(*arguments, "--json").out)
     assert document["stats"]["accepted_tokens"] > 0
     status, shown = _on_a_terminal(arguments, **environment)

@@ -29,7 +29,9 @@ SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 def target_curve(scale: float = 1.0) -> CostCurve:
     """SmolLM2-135M on two cores, seconds by rows."""
-    return curve([1, 8, 16, 256], [0.020 * scale, 0.024 * scale, 0.029 * scale, (0.029 + 240 * 0.0011) * scale])
+    return curve(
+        [1, 8, 16, 256], [0.020 * scale, 0.024 * scale, 0.029 * scale, (0.029 + 240 * 0.0011) * scale]
+    )
 
 
 def drafter_curve(scale: float = 1.0) -> CostCurve:
@@ -158,7 +160,8 @@ def simulate(
                     p = easy if text.dice[place, 1] < share else hard
                 own[-1].append(p)
         confidences = [
-            [0.02 + 0.9 * p**1.5 for p in chances_] if show_confidence and chances_ else None for chances_ in own
+            [0.02 + 0.9 * p**1.5 for p in chances_] if show_confidence and chances_ else None
+            for chances_ in own
         ]
         verified = economist.trim(wishes, planned, confidences, 0)
         n, slots, drafting = len(running), sum(planned), sum(count > 0 for count in planned)

@@ -111,7 +111,7 @@ def test_drain_lets_running_requests_end_and_takes_no_more() -> None:
         await engine.close()
         return ended, caught.value.code, len(result.token_ids)
 
-    assert run(work()) == (True, "DP453", 40)
+    assert run(work()) == (True, "DP452", 40)
 
 
 def test_drain_with_a_time_limit_aborts_what_is_left() -> None:

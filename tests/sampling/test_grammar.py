@@ -270,6 +270,14 @@ def test_masks_of_the_grammar_and_of_the_request_both_hold() -> None:
     assert allowed(rules, [b, c]) == [{b, c}, {b, c}, {b, c, 2}]
 
 
+def test_min_tokens_hold_in_a_grammar_and_no_longer_than_they_should() -> None:
+    a = encoded("a")[0]
+    rules = rules_for(StructuredOutputs(regex="a+"), min_tokens=3)
+    assert [bool(step & ENDS) for step in allowed(rules, [a, a, a])] == [False, False, False, True]
+    rules.advance([a, a])
+    assert [bool(step & ENDS) for step in allowed(rules, [a])] == [False, True]
+
+
 def test_where_no_token_is_left_the_request_fails_when_it_gets_there() -> None:
     y, e, s = (encoded(letter)[0] for letter in "yes")
     form = StructuredOutputs(choice=["yes", "ye"])
@@ -325,6 +333,8 @@ def test_compiled_grammars_are_kept_for_a_while() -> None:
         ({"json": {"$ref": "#/x"}}, "DP445", "does not exist"),
         ({"json": {"type": "string", "minLength": 5, "maxLength": 3}}, "DP445", "minLength (5) is greater"),
         ({"json": {"type": "foo"}}, "DP445", "Invalid type: foo"),
+        ({"regex": "\ud800"}, "DP446", "surrogates not allowed"),
+        ({"choice": ["\ud800"]}, "DP444", "surrogates not allowed"),
         ({"grammar": "start: digits"}, "DP447", 'unknown name: "digits"'),
         ({"grammar": "start digits"}, "DP447", "Expected ::= at line 1"),
         ({"grammar": 'root ::= "a'}, "DP447", "cannot be used"),

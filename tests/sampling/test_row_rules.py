@@ -118,6 +118,26 @@ def test_at_the_real_width_rows_equal_those_of_single_steps_bitwise() -> None:
         step.advance(drafts[t : t + 1])
 
 
+@pytest.mark.parametrize("vocab", [5000, 5024, 49_152])
+@pytest.mark.parametrize("count", [1, 2000, 2047, 2048, 2049, 4000])
+def test_few_and_many_masked_tokens_are_masked_alike(vocab: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    chosen = (torch.randperm(vocab - 2, generator=generator)[:count] + 2).tolist()
+    raw = torch.randn(3, vocab, generator=generator)
+    for name in ("allowed_token_ids", "banned_token_ids"):
+        sampling = SamplingParams(**{name: [*chosen, 0]}, min_tokens=2).resolve(
+            SamplingDefaults(), vocab_size=vocab
+        )
+        rows = RowRules(sampling, [5], ENDS, None, vocab).apply(raw, [7, 8]).logits
+        inside = torch.zeros(vocab, dtype=torch.bool)
+        inside[[*chosen, 0]] = True
+        late = inside if name == "allowed_token_ids" else ~inside
+        early = late.clone()
+        early[[0, 1]] = False
+        for row, source, kept in zip(rows, raw, (early, early, late), strict=True):
+            assert torch.equal(row, torch.where(kept, source, float("-inf")))
+
+
 def with_transformers(processor: LogitsProcessor, rows: torch.Tensor, texts: list[list[int]]) -> torch.Tensor:
     return torch.cat(
         [processor(torch.tensor([text]), row[None]) for text, row in zip(texts, rows, strict=True)]

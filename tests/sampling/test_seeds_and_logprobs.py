@@ -63,6 +63,7 @@ def test_values_ranks_and_the_likeliest(dtype: torch.dtype, top: int) -> None:
 @pytest.mark.parametrize("vocab", [421, 49_152])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(vocab: int, dtype: torch.dtype) -> None:
+    torch.set_num_threads(2)
     generator = torch.Generator().manual_seed(2)
     logits = (torch.randn(37, vocab, generator=generator) * 3).to(dtype)
     tokens = torch.randint(vocab, (37,), generator=generator).tolist()

@@ -82,6 +82,7 @@ def test_what_is_no_form_is_refused(fields: dict[str, Any], message: str) -> Non
         '"a"',
         {"enum": [object()]},
         {"const": float("nan")},
+        {"const": "\ud800"},
         "[" * 100_000,
     ],
 )

@@ -9,7 +9,7 @@ from draftproof.engine import Choice, RequestResult
 from draftproof.sampling import TokenLogprobs
 
 NEAR_TIE = 0.05
-"""Nats between the two likeliest tokens below which a difference is called a near tie: bfloat16 rounding moves logits that far."""
+"""Nats between the two likeliest tokens below which a difference is called a near tie: bfloat16 rounding reaches that far."""
 
 
 @dataclass(frozen=True)

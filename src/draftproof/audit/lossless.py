@@ -12,6 +12,7 @@ from draftproof.audit.runs import (
     AuditRequest,
     describe,
     drafted,
+    left_behind,
     longest_drafts,
     run_alone,
     run_together,
@@ -19,7 +20,7 @@ from draftproof.audit.runs import (
     with_context_of,
 )
 from draftproof.audit.watch import Budget, Watcher, nobody
-from draftproof.engine import LLM, EngineOptions, Metrics, RequestResult
+from draftproof.engine import LLM, EngineOptions, RequestResult
 from draftproof.engine.memory import bytes_per_block
 from draftproof.models.kv import KEY_BLOCK
 from draftproof.sampling import SamplingParams
@@ -54,7 +55,7 @@ class Case:
         requests, tokens: how much was compared.
         drafted_tokens, accepted_tokens: draft tokens verified and kept.
         differences: the first one of every request that differs.
-        errors: of requests that failed, in a line each.
+        errors: of requests that failed, in a line each; and what the engine still held in the end.
         exercised: whether what this way is about really happened (a preemption, a prefix hit).
         evidence: how that is known.
     """
@@ -242,7 +243,7 @@ class _Lossless:
 
     def alone(self, name: str) -> Case:
         engine = drafted(self.llm, longest_drafts(self.llm), EngineOptions(prefix_caching=False))
-        return self._compare(name, run_alone(engine, self.requests), engine.metrics)
+        return self._compare(name, run_alone(engine, self.requests), engine)
 
     def in_batch(self, name: str) -> Case:
         engine = drafted(self.llm, longest_drafts(self.llm), EngineOptions(prefix_caching=False))
@@ -261,7 +262,9 @@ class _Lossless:
     def _batch(self, name: str, engine: LLM) -> Case:
         results = run_together(engine, self.requests)
         metrics = engine.metrics
-        return self._compare(name, results, metrics, evidence=f"{metrics.rows / metrics.steps:.1f} rows a step")
+        return self._compare(
+            name, results, engine, evidence=f"{metrics.rows / metrics.steps:.1f} rows a step"
+        )
 
     def prefix_cached(self, name: str) -> Case:
         engine = drafted(self.llm, longest_drafts(self.llm))
@@ -270,7 +273,7 @@ class _Lossless:
         cached = sum(result.cached_tokens for result in results)
         asked = sum(len(request.tokens) for request in self.requests)
         evidence = f"{cached} of {asked} prompt tokens from the cache"
-        return self._compare(name, results, engine.metrics, cached > 0, evidence)
+        return self._compare(name, results, engine, cached > 0, evidence)
 
     def preempted(self, name: str) -> Case:
         """In a pool too small for all, so that some lose their memory and are recomputed. Sizes are tried until it happens."""
@@ -299,16 +302,13 @@ class _Lossless:
         evidence = f"{metrics.preemptions} preemptions in a pool of {metrics.blocks} blocks"
         if not metrics.preemptions:
             evidence += ": nobody had to give way; use more prompts or a larger --max-tokens"
-        if metrics.free_blocks != metrics.blocks:
-            evidence += f"; LEAKED {metrics.blocks - metrics.free_blocks} blocks"
-        sound = metrics.preemptions > 0 and metrics.free_blocks == metrics.blocks
-        return self._compare(name, results, metrics, sound, evidence, copies)
+        return self._compare(name, results, engine, metrics.preemptions > 0, evidence, copies)
 
     def _compare(
         self,
         name: str,
         results: Sequence[RequestResult],
-        metrics: Metrics,
+        engine: LLM,
         exercised: bool = True,
         evidence: str = "",
         copies: int = 1,
@@ -323,6 +323,10 @@ class _Lossless:
             found = first_difference(request.prompt, request.kind, expected, came, self._text_of)
             if found is not None:
                 differences.append(found)
+        leak = left_behind(engine)
+        if leak:
+            errors.append(f"after the last answer: {leak}")
+        metrics = engine.metrics
         return Case(
             name=name,
             requests=len(results),
@@ -337,4 +341,3 @@ class _Lossless:
 
     def _text_of(self, token: int) -> str:
         return str(self.llm.tokenizer.decode([token]))
-

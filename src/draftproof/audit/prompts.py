@@ -23,8 +23,12 @@ class AuditPrompt:
 
 BUILT_IN: tuple[AuditPrompt, ...] = (
     AuditPrompt("chat", "Why is the sky blue? Explain it to a child of eight."),
-    AuditPrompt("math", "A baker sells 14 loaves at $3 each and 9 cakes at $12 each. How much money does she take in?"),
-    AuditPrompt("code", "Write a Python function that returns the longest common prefix of a list of strings."),
+    AuditPrompt(
+        "math", "A baker sells 14 loaves at $3 each and 9 cakes at $12 each. How much money does she take in?"
+    ),
+    AuditPrompt(
+        "code", "Write a Python function that returns the longest common prefix of a list of strings."
+    ),
     AuditPrompt("list", "Name twelve rivers, one per line, numbered."),
     AuditPrompt("copy", "Repeat this sentence five times: the quick brown fox jumps over the lazy dog."),
     AuditPrompt(
@@ -37,13 +41,19 @@ BUILT_IN: tuple[AuditPrompt, ...] = (
     AuditPrompt("chat", "Give me three tips for a first job interview."),
     AuditPrompt("math", "What is 17 times 23? Show the steps."),
     AuditPrompt("code", "Show an SQL query that counts the orders of each customer, most orders first."),
-    AuditPrompt("languages", "Übersetze ins Deutsche: The train leaves at half past six. 今天天气很好。 Здравствуйте!"),
+    AuditPrompt(
+        "languages", "Übersetze ins Deutsche: The train leaves at half past six. 今天天气很好。 Здравствуйте!"
+    ),
     AuditPrompt("short", "Hi"),
-    AuditPrompt("story", "Write the opening of a story about a lighthouse keeper who finds a letter in a bottle."),
+    AuditPrompt(
+        "story", "Write the opening of a story about a lighthouse keeper who finds a letter in a bottle."
+    ),
     AuditPrompt("qa", "Who wrote 'Pride and Prejudice', and in which century?"),
     AuditPrompt("json", 'Return a JSON object with the fields "city", "country" and "population" for Paris.'),
     AuditPrompt("symbols", "Continue: 1, 2, 4, 8, 16, 32, 64,"),
-    AuditPrompt("chat", "Plan a weekend in a town by the sea: a morning, an afternoon and an evening for each day."),
+    AuditPrompt(
+        "chat", "Plan a weekend in a town by the sea: a morning, an afternoon and an evening for each day."
+    ),
 )
 """Written for this purpose: short and long answers, prose, code, lists, repetition, several scripts."""
 
@@ -61,7 +71,9 @@ def read_prompts(path: Path | None, limit: int) -> list[AuditPrompt]:
     every = list(BUILT_IN) if path is None else _from_file(path)
     chosen = _in_turn(every)[: max(0, limit)]
     if not chosen:
-        raise RequestError("DP461", f"no prompts: {path or 'the built-in set'} has {len(every)}, limit is {limit}")
+        raise RequestError(
+            "DP461", f"no prompts: {path or 'the built-in set'} has {len(every)}, limit is {limit}"
+        )
     return chosen
 
 
@@ -78,7 +90,9 @@ def _from_line(path: Path, number: int, line: str) -> AuditPrompt:
     try:
         entry: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RequestError("DP460", f"{path}, line {number}: expected a JSON object, got {line[:40]!r}") from error
+        raise RequestError(
+            "DP460", f"{path}, line {number}: expected a JSON object, got {line[:40]!r}"
+        ) from error
     text = entry.get("prompt") if isinstance(entry, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise RequestError("DP460", f"{path}, line {number}: expected a field 'prompt' with a text in it")

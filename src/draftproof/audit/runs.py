@@ -87,6 +87,13 @@ def run_alone(
     return results
 
 
+def left_behind(llm: LLM) -> str:
+    """What an engine with nothing to do still holds, in words; empty when it holds nothing."""
+    now = llm.metrics
+    taken, there = now.blocks - now.free_blocks, now.running + now.waiting
+    return f"{taken} blocks still taken, {there} outputs still there" if taken or there else ""
+
+
 def describe(error: DraftproofError) -> str:
     """An error in a line, with its code."""
     return f"{error.code} {error.message}"

@@ -12,6 +12,7 @@ from draftproof import __version__
 from draftproof.cli.explain import explain
 from draftproof.cli.generate import generate
 from draftproof.cli.models import models
+from draftproof.cli.prove import prove
 from draftproof.errors import DraftproofWarning
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(models)
 app.command()(explain)
+app.add_typer(prove)
 
 
 def _print_version(wanted: bool) -> None:

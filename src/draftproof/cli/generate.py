@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ from draftproof.errors import RequestError
 if TYPE_CHECKING:
     from draftproof.cli import report
     from draftproof.engine import LLM, RequestResult, StreamEvent
-    from draftproof.sampling import SamplingParams
+    from draftproof.sampling import SamplingParams, StructuredOutputs
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,31 @@ def generate(
     min_p: Annotated[float | None, typer.Option(help="Drop tokens under this share of the best.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the text, with any drafter or none.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End at this text; may be repeated.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1 discourages tokens of prompt and output.")
+    ] = None,
+    presence_penalty: Annotated[float, typer.Option(help="Lowers tokens already in the output.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="The same, for each time they came.")] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="No end before so many tokens.")] = 0,
+    json_schema: Annotated[
+        str | None, typer.Option(help="The output must be JSON of this schema: a file, or the schema itself.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="The output must match this expression.")] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(help="The output must follow this Lark grammar (a file).", exists=True)
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the prompt as it is, no chat template.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
-    block_size: Annotated[int | None, typer.Option(help="Tokens per step: anchor and drafts.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")] = None,
+    draft_mode: Annotated[
+        str, typer.Option(help="auto: as far as pays here; fixed=N: always N tokens; off: never.")
+    ] = "auto",
+    lossless: Annotated[
+        str, typer.Option(help="strict: refuse a machine that is not bit-identical; auto: warn.")
+    ] = "auto",
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and output.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
@@ -101,6 +121,11 @@ def generate(
         seed=seed,
         max_tokens=max_tokens,
         stop=stop or None,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_tokens=min_tokens,
+        structured_outputs=_form(json_schema, regex, grammar),
     )
     _hide_loading_bars()
     llm = LLM(
@@ -108,6 +133,8 @@ def generate(
         drafter=_drafter(drafter),
         dtype=dtype,
         block_size=block_size,
+        draft_mode=draft_mode,
+        lossless=lossless,
         max_model_len=max_model_len,
         trust_remote_code=trust_remote_code,
     )
@@ -134,6 +161,24 @@ def _read(prompt: str) -> str:
         source = "standard input" if prompt == "-" else "the prompt"
         raise RequestError("DP401", f"{source} is empty: expected at least one token, got none")
     return text
+
+
+def _form(json_schema: str | None, regex: str | None, grammar: Path | None) -> StructuredOutputs | None:
+    """The form asked for, if any."""
+    from draftproof.sampling import StructuredOutputs
+
+    if json_schema is None and regex is None and grammar is None:
+        return None
+    schema = json_schema
+    if schema is not None and not schema.lstrip().startswith(("{", "true", "false")):
+        try:
+            schema = Path(schema).read_text(encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(
+                f"--json-schema is neither a schema nor a file that can be read: {error}"
+            ) from error
+    text = None if grammar is None else grammar.read_text(encoding="utf-8")
+    return StructuredOutputs(json=schema, regex=regex, grammar=text)
 
 
 def _drafter(option: str) -> str | None:

@@ -115,7 +115,7 @@ class AsyncEngine:
 
         Raises:
             RequestError: DP4xx, it is not acceptable (too long, a bad grammar ...). Nothing else notices.
-            EngineError: DP453, the engine is draining or closed.
+            EngineError: DP452, the engine is draining or closed.
         """
         self._require_open()
         loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ class AsyncEngine:
     def _require_open(self) -> None:
         if self._draining:
             state = "closed" if self._ending else "draining"
-            raise EngineError("DP453", f"the engine is {state} and takes no more requests")
+            raise EngineError("DP452", f"the engine is {state} and takes no more requests")
 
     def _run(self) -> None:
         while not self._ending:

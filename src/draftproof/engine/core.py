@@ -205,7 +205,8 @@ class EngineCore:
             self._scheduler.remove(sequence)
             self._finish(sequence)
         result = None
-        if request.finished:
+        # Choices that end in one step each give their blocks back, and their event, before the request is over.
+        if request.finished and all(one.memory is None for one in request.sequences):
             del self._requests[request.request_id]
             result = request.result()
         request.deliver(_event(sequence, block, result))

@@ -49,7 +49,7 @@ class LLM:
         trust_remote_code: run modelling code that comes with the checkpoint. Off, and best left so.
 
     Raises:
-        ModelError: the model cannot be found, read or used (DP2xx); DP452, not bit-identical under ``lossless="strict"``.
+        ModelError: the model cannot be found, read or used (DP2xx); DP264, not bit-identical under ``lossless="strict"``.
         DrafterError: the drafter cannot be read or does not fit (DP3xx).
         RequestError: DP431, DP440, DP441, DP450: one of the options above is not acceptable.
     """

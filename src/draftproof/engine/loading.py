@@ -47,7 +47,7 @@ def load(path: Path, name: str, options: TargetOptions, lossless: str = "auto") 
     """Load a target and test it; where packed linears are not row-invariant on this machine, fall back to tiles.
 
     Raises:
-        ModelError: DP2xx, it cannot be used; DP452, it is not row-invariant here and `lossless` is ``"strict"``.
+        ModelError: DP2xx, it cannot be used; DP264, it is not row-invariant here and `lossless` is ``"strict"``.
         RequestError: DP450, `lossless` is neither ``"auto"`` nor ``"strict"``.
     """
     check_lossless(lossless)
@@ -74,7 +74,7 @@ def insist(sound: bool, name: str, lossless: str) -> None:
     """Warn, or with ``lossless="strict"`` refuse, where the self-test failed.
 
     Raises:
-        ModelError: DP452.
+        ModelError: DP264.
     """
     if sound:
         return
@@ -83,7 +83,7 @@ def insist(sound: bool, name: str, lossless: str) -> None:
         "so output is lossless in distribution only"
     )
     if lossless == "strict":
-        raise ModelError("DP452", f"{finding}; lossless='strict' refuses that, lossless='auto' warns")
+        raise ModelError("DP264", f"{finding}; lossless='strict' refuses that, lossless='auto' warns")
     warnings.warn(
         f"{finding}: drafting may change single tokens where two are almost equally likely",
         DraftproofWarning,

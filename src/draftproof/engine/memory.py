@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +103,11 @@ class KVMemory:
         # Log-probabilities of a prompt are in no cache: its rows have to be computed.
         limit = 0 if sequence.request.lacks_prompt_logprobs else len(sequence.tokens) - 1
         opened = self.cache.open(sequence.tokens, limit=limit, drafter=self._drafter_key)
-        sequence.memory = self._memory(opened.table, opened.length)
+        try:
+            sequence.memory = self._memory(opened.table, opened.length)
+        except BaseException:  # of a drafter that cannot take the sequence
+            self._close_table(opened.table, sequence.tokens, opened.length, opened.drafter_length, True)
+            raise
 
     def fork(self, leader: Sequence, sequence: Sequence) -> None:
         """Give a sequence the leader's memory, shared block by block until one of them writes."""
@@ -182,12 +187,10 @@ class KVMemory:
         self.upkeep.seconds += time.perf_counter() - started
 
     def give_back(self, sequence: Sequence) -> None:
-        """Undo `open`, before anything was computed."""
+        """Undo `open`, before anything was computed. What it found stays in the cache, to be found again."""
         memory = sequence.running_memory
         sequence.memory = None
-        self.cache.close(
-            memory.table, sequence.tokens, memory.kv.length, drafter=None, drafter_length=0, keep=False
-        )
+        self._close_table(memory.table, sequence.tokens, memory.kv.length, memory.draft_length, True)
 
     def close(self, sequence: Sequence, keep: bool = True) -> None:
         """Give a sequence's blocks back; with `keep`, what they hold stays in the prefix cache until space is needed.
@@ -196,18 +199,24 @@ class KVMemory:
         """
         memory = sequence.running_memory
         if keep and self._drafter_key is not None:
-            self.take_in([sequence])
+            with suppress(Exception):  # the output is whole without; the cache is told how far the drafter's entries go
+                self.take_in([sequence])
         if not keep:
             self._pages.clear(self.cache.exclusive_blocks(memory.table))
         sequence.memory = None
         # A block may have been verified beyond the token that ended the output.
         length = min(memory.kv.length, len(sequence.tokens))
+        self._close_table(memory.table, sequence.tokens, length, min(length, memory.draft_length), keep)
+
+    def _close_table(
+        self, table: BlockTable, tokens: Items[int], length: int, draft_length: int, keep: bool
+    ) -> None:
         self.cache.close(
-            memory.table,
-            sequence.tokens,
+            table,
+            tokens,
             length,
             drafter=self._drafter_key,
-            drafter_length=min(length, memory.draft_length) if self._drafter_key else 0,
+            drafter_length=draft_length if self._drafter_key else 0,
             keep=keep,
         )
 

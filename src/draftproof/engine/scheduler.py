@@ -68,9 +68,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # kept in order
         self.running: list[Sequence] = []  # in order of admission
         self.preemptions = 0
-        self._blocked: tuple[Sequence, int] | None = (
-            None  # who did not fit, and how many blocks were free then
-        )
+        # Who did not fit last, and how many blocks there were to spare then.
+        self._blocked: tuple[Sequence, int] | None = None
 
     @property
     def idle(self) -> bool:
@@ -136,7 +135,7 @@ class Scheduler:
             self.memory.open(first)
             if self.running and not self._fits(first):
                 self.memory.give_back(first)
-                self._blocked = (first, self.memory.cache.num_free)
+                self._blocked = (first, self._spare)
                 break
             self._blocked = None
             self.waiting.pop(0)
@@ -152,8 +151,13 @@ class Scheduler:
         return (
             self._blocked is None
             or self._blocked[0] is not sequence
-            or self.memory.cache.num_free > self._blocked[1]
+            or self._spare > self._blocked[1]
         )
+
+    @property
+    def _spare(self) -> int:
+        """Free blocks, less one to grow for everyone who runs."""
+        return self.memory.cache.num_free - len(self.running)
 
     def _places_taken(self) -> int:
         return sum(_places(sequence) for sequence in self.running)
@@ -162,7 +166,7 @@ class Scheduler:
         """Whether all its tokens find room now, with a block to grow for everyone who runs already."""
         memory = sequence.running_memory
         needed = self.memory.cache.blocks_needed(memory.table, len(sequence.tokens), memory.kv.length)
-        return needed + len(self.running) <= self.memory.cache.num_free
+        return needed <= self._spare
 
     def _reserve(self, sequence: Sequence, rows: int) -> bool:
         """Blocks for the next `rows` positions; others that come later in order give way. False when it had to itself."""

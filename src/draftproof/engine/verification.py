@@ -84,21 +84,22 @@ def _greedy(ready: Items[_Rows]) -> list[tuple[_Rows, Verdict]]:
     width = 1 + max(len(rows.drafts) for rows in ready)
     candidates = torch.full((len(ready), width), -1, dtype=torch.long)
     predict = torch.zeros((len(ready), width), dtype=torch.long)
-    sound = []
+    faults = []
     for place, rows in enumerate(ready):
-        best, is_sound = _argmax(rows.logits)
+        best, broken = _argmax(rows.logits)
         candidates[place, : 1 + len(rows.drafts)] = torch.tensor([rows.anchor, *rows.drafts])
         predict[place, : best.shape[0]] = best
-        sound.append(is_sound)
+        faults.append(broken)
     accepted, bonus = compute_dflash_correct_drafts_and_bonus(candidates=candidates, target_predict=predict)
     return [
-        (rows, Verdict(int(a), int(b)) if fine else Verdict(error=_nan()))
-        for rows, a, b, fine in zip(ready, accepted.tolist(), bonus.tolist(), sound, strict=True)
+        # A row behind a rejected draft is read by nobody and may hold anything.
+        (rows, Verdict(error=_nan()) if any(broken[: int(a) + 1]) else Verdict(int(a), int(b)))
+        for rows, a, b, broken in zip(ready, accepted.tolist(), bonus.tolist(), faults, strict=True)
     ]
 
 
-def _argmax(logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """The lowest id with the highest logit of each row, and whether the rows are free of NaN (a NaN counts as the maximum)."""
+def _argmax(logits: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
+    """The lowest id with the highest logit of each row, and which rows have NaN (it counts as the maximum)."""
     ids, highest = [], []
     for part in logits.split(_ROWS_AT_ONCE):
         # In float32, where argmax is several times faster on a CPU.
@@ -106,7 +107,7 @@ def _argmax(logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
         best = part.argmax(dim=-1)
         ids.append(best)
         highest.append(part.gather(-1, best[:, None]))
-    return torch.cat(ids).cpu(), not bool(torch.cat(highest).isnan().any())
+    return torch.cat(ids).cpu(), torch.cat(highest)[:, 0].isnan().tolist()
 
 
 def _nan() -> ModelError:

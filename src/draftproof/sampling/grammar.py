@@ -275,7 +275,8 @@ def _definition(wanted: StructuredOutputs) -> str:
         return llguidance.grammar_from("grammar", wanted.grammar or "")
     if wanted.kind == "choice":
         strings = (json.dumps(choice, ensure_ascii=False) for choice in wanted.choice or ())
-        return matcher.grammar_from_lark("start: " + " | ".join(strings))
+        # One terminal, so that the lexer's automaton carries thousands of choices and the parser one symbol.
+        return matcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(strings))
     schema = wanted.json if wanted.kind == "json" else '{"type": "object"}'
     return matcher.grammar_from_json_schema(str(schema), overrides={"whitespace_pattern": _JSON_SPACE})
 

@@ -102,7 +102,9 @@ def _schema_text(value: object) -> str:
             "DP445", f"structured_outputs.json must be a schema (an object), got {repr(schema)[:80]}"
         )
     try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text.encode()  # half a surrogate pair is no text
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(
             "DP445", f"structured_outputs.json holds what JSON cannot express: {error}"

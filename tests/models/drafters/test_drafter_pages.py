@@ -133,6 +133,22 @@ def test_thirty_two_sequences_have_the_hidden_states_they_have_alone(tmp_path, k
         same(mine, hidden(drafter, case.alone, case.anchor, case.count))
 
 
+@pytest.mark.parametrize("sampling", [DraftSampling(), DraftSampling(temperature=0.9, seed=5)])
+def test_who_asks_for_nothing_gets_nothing(tmp_path, kind, sampling):
+    drafter = make(tmp_path, **kind)
+    cases = many(drafter, [9, 70, 0, 5])
+    for counts in ((0, 3, 0, 2), (2, 0, 4, 0), (0, 0, 0, 0)):
+        requests = [
+            draft_request(c.state, c.state.length, c.anchor, n, sampling)
+            for c, n in zip(cases, counts, strict=True)
+        ]
+        proposals = drafter.propose(requests)
+        assert [len(proposal.tokens) for proposal in proposals] == list(counts)
+        for request, proposal in zip(requests, proposals, strict=True):
+            if request.num_draft_tokens:
+                assert proposal.tokens.tolist() == drafter.propose([request])[0].tokens.tolist()
+
+
 def test_private_and_shared_memory_in_one_pass(tmp_path, kind):
     drafter = make(tmp_path, **kind)
     cases = many(drafter, [5, 70, 150])

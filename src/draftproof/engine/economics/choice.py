@@ -79,7 +79,7 @@ def best_lengths(
         extra += costs.drafter.at(steps, _running(first))
         extra[1:] += costs.upkeep(shape.backlog, members, first, tokens[1:])
     elif (slots := int(drafted.sum())) > 0:
-        extra += float(costs.drafter.at(slots, int((drafted > 0).sum())))
+        extra += costs.drafter.one(slots, int((drafted > 0).sum()))
     seconds = costs.target.at(rows, n) + extra
     rates = tokens / seconds
     best = int(rates.argmax())

@@ -56,19 +56,33 @@ class CostCurve:
         self.local = [0.0] * len(points)
         self.visits = [0.0] * len(points)
         self._streaks = [0.0] * len(points)
-        self._sizes: list[float] = points.tolist()
-        self._knots = np.append(points, FAR)
+        self._measured: list[float] = values.tolist()
+        self._sizes: list[float] = [*points.tolist(), float(max(FAR, 2 * points[-1]))]
+        self._knots = np.array(self._sizes)
+        self._stale = True
         self._now = np.empty(0)
+        self._heights: list[float] = []
         self._scale = 1.0
 
     def at(self, rows: Any, sequences: Any = 0.0) -> Any:
-        """Seconds for passes of these sizes (numbers or arrays of one shape); 0 where `rows` is 0."""
-        if not self._now.size:
+        """Seconds for passes of these sizes, two arrays of one shape; 0 where `rows` is 0."""
+        if self._stale:
             self._refresh()
         cost = np.interp(rows, self._knots, self._now)
         if self.per_sequence:
             cost = cost + self._scale * self.per_sequence * np.asarray(sequences)
         return np.where(np.asarray(rows) > 0, cost, 0.0)
+
+    def one(self, rows: float, sequences: float = 0.0) -> float:
+        """The same for one pass."""
+        if rows <= 0:
+            return 0.0
+        if self._stale:
+            self._refresh()
+        cost = self._scale * self.per_sequence * sequences
+        for point, weight in self._neighbours(rows):
+            cost += weight * self._heights[point]
+        return cost
 
     def observe(self, rows: float, sequences: float, seconds: float, extra: float = 0.0) -> float:
         """Learn from a pass that took `seconds`, of which `extra` are explained elsewhere (long contexts).
@@ -78,29 +92,27 @@ class CostCurve:
         """
         if rows <= 0 or not seconds > 0:
             return 0.0
-        ratio = math.log(seconds / (float(self.at(rows, sequences)) + extra))
+        ratio = math.log(seconds / (self.one(rows, sequences) + extra))
         neighbours = self._neighbours(rows)
-        nearest = max(neighbours, key=lambda pair: pair[1])[0]
-        surprise = self._clipped(nearest, ratio)
+        last = len(self.local) - 1
+        surprise = self._clipped(min(last, max(neighbours, key=lambda pair: pair[1])[0]), ratio)
         self.general += GENERAL_RATE * surprise
-        for point, weight in neighbours:
+        for neighbour, weight in neighbours:
+            point = min(last, neighbour)
             self.visits[point] += weight
             rate = max(LOCAL_RATE, FIRST_RATE / (1.0 + self.visits[point]))
             self.local[point] = (self.local[point] + rate * weight * surprise) * (1.0 - LEAK * weight)
-        self._now = np.empty(0)
+        self._stale = True
         return ratio
 
     def _clipped(self, point: int, ratio: float) -> float:
         """The surprise as far as it counts, and the point's streak of large ones brought up to date."""
-        streak = self._streaks[point]
         if abs(ratio) <= CLIP:
-            self._streaks[point] = 0
+            self._streaks[point] = 0.0
             return ratio
-        streak = (
-            math.copysign(min(LONGEST_STREAK, abs(streak)) + 1, ratio)
-            if streak * ratio > 0
-            else math.copysign(1, ratio)
-        )
+        before = self._streaks[point]
+        length = min(LONGEST_STREAK, abs(before)) + 1 if before * ratio > 0 else 1
+        streak = math.copysign(length, ratio)
         self._streaks[point] = streak
         most = CLIP * 2.0 ** (abs(streak) - 1)
         return min(most, max(-most, ratio))
@@ -108,8 +120,6 @@ class CostCurve:
     def _neighbours(self, rows: float) -> list[tuple[int, float]]:
         """The measured points on either side of a size, with the weights of a straight line between them."""
         above = bisect_left(self._sizes, rows)
-        if above == len(self._sizes):
-            return [(above - 1, 1.0)]
         if above == 0 or self._sizes[above] == rows:
             return [(above, 1.0)]
         low, high = self._sizes[above - 1], self._sizes[above]
@@ -117,16 +127,24 @@ class CostCurve:
         return [(above - 1, 1.0 - share), (above, share)]
 
     def _refresh(self) -> None:
-        now = self.seconds * np.exp(np.array(self.local) + self.general)
-        if len(now) > 1:
-            # The slope of the second half, so that noise in the last point is not blown up.
-            middle = len(now) // 2 - 1
-            slope = (now[-1] - now[middle]) / (self.rows[-1] - self.rows[middle])
+        """Corrected heights at the measured points and at the far one; in plain Python, which is quicker for so few."""
+        heights: list[float] = []
+        highest = 0.0
+        for seconds, local in zip(self._measured, self.local, strict=True):
+            highest = max(highest, seconds * math.exp(self.general + local))
+            heights.append(highest)
+        last = len(heights) - 1
+        if last:
+            # Beyond the end: the slope of the second half, so that noise in the last point is not blown up.
+            middle = (last - 1) // 2
+            slope = (highest - heights[middle]) / (self._sizes[last] - self._sizes[middle])
         else:
-            slope = now[-1] / self.rows[-1]
-        now = np.append(now, now[-1] + max(0.0, slope) * (FAR - self.rows[-1]))
-        self._now = np.maximum.accumulate(now)
+            slope = highest / self._sizes[0]
+        heights.append(highest + slope * (self._sizes[-1] - self._sizes[last]))
+        self._heights = heights
+        self._now = np.array(heights)
         self._scale = math.exp(self.general)
+        self._stale = False
 
     def to_json(self) -> dict[str, Any]:
         return {

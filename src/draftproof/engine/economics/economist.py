@@ -15,6 +15,9 @@ from draftproof.engine.economics.mode import DraftMode
 from draftproof.engine.economics.probes import Probes
 from draftproof.engine.economics.survey import Survey
 
+LONGEST_SLEEP = 8
+"""Steps after which a plan not to draft is thought over in any case: costs may have changed."""
+
 
 @dataclass(frozen=True)
 class DraftWish:
@@ -50,6 +53,9 @@ class Economist:
         self._confidence = ConfidenceMap()
         self._probes = Probes()
         self._survey = Survey()
+        self._sleep = 0
+        self._sleepers: list[RequestAcceptance] = []
+        self._sleep_rows = 0
 
     def new_request(self) -> RequestAcceptance:
         """What to keep with a new sequence."""
@@ -67,8 +73,12 @@ class Economist:
             most = min(most, self.mode.length)
         if self.mode.kind != "auto" or not wishes or not most:
             return [max(0, min(most, wish.room)) if self.mode.kind == "fixed" else 0 for wish in wishes]
-        room = np.array([wish.room for wish in wishes])
         requests = [wish.acceptance for wish in wishes]
+        if self._still_asleep(requests, other_rows):
+            return [0] * len(wishes)
+        for request in requests:
+            request.probing = False  # the drafter may have had nothing to propose in a trial
+        room = np.array([wish.room for wish in wishes])
         chances = self._engine.of(requests)
         survival = self._survival(chances, room)
         skill = self._confidence.skill
@@ -77,7 +87,9 @@ class Economist:
         choice = best_lengths(survival, shape, self.costs, weight)
         used = self._survey.step(choice.lengths, np.minimum(room, most))
         lengths: list[int] = used.tolist()
-        if used is choice.lengths and 0 in lengths:
+        if used is not choice.lengths:
+            return lengths
+        if 0 in lengths:
             trials = self._probes.choose(
                 requests, chances[:, 0], choice.lengths, room, choice.rate, shape, self.costs
             )
@@ -87,7 +99,24 @@ class Economist:
         for request, length, wish in zip(requests, lengths, wishes, strict=True):
             if not length and wish.room > 0:
                 request.idle += 1
+        if not any(lengths) and room.all():
+            self._sleepers, self._sleep_rows = requests, other_rows
+            self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
         return lengths
+
+    def _still_asleep(self, requests: list[RequestAcceptance], other_rows: int) -> bool:
+        """Whether the last plan was not to draft and nothing has happened since that could change it.
+
+        Thinking costs time too: half a percent of a small model's step.
+        """
+        if self._sleep <= 0 or requests != self._sleepers or other_rows != self._sleep_rows:
+            self._sleep, self._sleepers = 0, []
+            return False
+        self._sleep -= 1
+        self._probes.earn()
+        for request in requests:
+            request.idle += 1
+        return True
 
     def trim(
         self,
@@ -128,6 +157,7 @@ class Economist:
         seen = [outcome for outcome in seen if outcome.verified > 0 or outcome.confidences]
         if self.mode.kind != "auto" or not seen:
             return
+        self._sleep = 0
         requests = [outcome.acceptance for outcome in seen]
         chances = self._engine.of(requests)
         confidence, known = self._table([outcome.confidences for outcome in seen])
@@ -154,6 +184,8 @@ class Economist:
 
     def observe_step(self, step: StepCost) -> None:
         """Correct the cost table by what a step took."""
+        if self.mode.kind != "auto":
+            return
         self._survey.learn(self.costs.observe_step(step))
 
     def acceptance_by_position(self) -> list[float]:

@@ -25,6 +25,18 @@ class Probes:
         self.credit = 0.0
         self._begun = False
         self._pause = 0
+        self._earned = 0.0
+
+    def earn(self) -> None:
+        """A step without a trial, like the last one."""
+        self.credit += self._earned
+        self._pause -= 1
+
+    def quiet(self, requests: Sequence[RequestAcceptance]) -> int:
+        """For how many steps there will be no trial if none of these sequences drafts."""
+        if any(request.hot for request in requests):
+            return 0
+        return max(self._pause, min(request.wait - request.idle for request in requests))
 
     def choose(
         self,
@@ -51,13 +63,12 @@ class Probes:
             return []
         drafts, drafting = int(lengths.sum()), int((lengths > 0).sum())
         rows = shape.sequences + drafts + shape.other_rows
-        pass_s = float(costs.target.at(rows, shape.sequences))
+        pass_s = costs.target.one(rows, shape.sequences)
         if not self._begun:
             self._begun = True
             self.credit = GRANT * pass_s if not drafts else 0.0
-        earned = BUDGET * pass_s * len(cold) / shape.sequences
-        self.credit += earned
-        self._pause -= 1
+        self._earned = BUDGET * pass_s * len(cold) / shape.sequences
+        self.earn()
         due = [index for index in cold if requests[index].due()]
         if not due or (self._pause > 0 and not any(requests[index].hot for index in due)):
             return []
@@ -69,7 +80,7 @@ class Probes:
             costs.target.at(rows + more, shape.sequences)
             - pass_s
             + costs.drafter.at(drafts + more, drafting + more)
-            - float(costs.drafter.at(drafts, drafting))
+            - costs.drafter.one(drafts, drafting)
             + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
         )
         loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) / rate, 0.05 * seconds)
@@ -83,7 +94,7 @@ class Probes:
                 self.credit, max(dear, GRANT * pass_s)
             )  # nothing is saved up beyond the next trial
             # Steps that cannot earn what is missing need not ask again.
-            self._pause = int(min(LONGEST_WAIT, (dear - self.credit) / earned) / 2)
+            self._pause = int(min(LONGEST_WAIT, (dear - self.credit) / self._earned) / 2)
         return due[:taken]
 
     @staticmethod

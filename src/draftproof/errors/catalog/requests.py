@@ -513,7 +513,7 @@ _STRUCTURED: tuple[Explanation, ...] = (
         triggers=(
             "An unclosed bracket or group.",
             "Look-ahead, look-behind or a back-reference.",
-            "Counts so large that the automaton grows beyond its limit.",
+            "An expression that no text can match, such as `[^\\s\\S]`.",
         ),
         fix="Mend what the message points at; write look-arounds out as alternatives.",
         before='SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9"))',
@@ -531,7 +531,7 @@ _STRUCTURED: tuple[Explanation, ...] = (
         triggers=(
             "A rule that is used and not defined, or no rule `start`.",
             "A syntax slip: a rule without its colon, a string without its quotation mark.",
-            "A grammar so ambiguous that the parser runs out of its budget in the middle of the output.",
+            "A grammar so ambiguous, or a schema with so many properties, that the parser runs out of its budget on the way.",
         ),
         fix="Mend the line that the message names; where it is a limit, make rules less ambiguous.",
         before="SamplingParams(structured_outputs=StructuredOutputs(grammar='start: digits'))",

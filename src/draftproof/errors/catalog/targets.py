@@ -205,4 +205,22 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after='LLM("smollm2-135m")',
         prevention="The check runs whenever a model is loaded: what loads, works.",
     ),
+    Explanation(
+        code="DP264",
+        name="not-row-invariant",
+        title="This machine does not give bit-identical rows, and lossless=strict was asked for.",
+        meaning=(
+            "At start draftproof runs the same tokens alone, in pieces and in company, and compares bits. On this machine, in "
+            "this precision, they differ, by every way of computing that it knows. Drafting would still be lossless in "
+            "distribution, but single tokens could differ where two are almost equally likely."
+        ),
+        triggers=(
+            "A model whose own code computes across rows.",
+            "A device or dtype without row-invariant products.",
+        ),
+        fix="Use another dtype (float32), or accept the weaker promise with lossless='auto'.",
+        before='LLM(model, lossless="strict", dtype="bfloat16")',
+        after='LLM(model, lossless="strict", dtype="float32")',
+        prevention="Run `draftproof prove lossless` once on every kind of machine you use.",
+    ),
 )

@@ -90,7 +90,7 @@ def candidate_noise(candidates: torch.Tensor, draws: Sequence[Draw]) -> torch.Te
     seeds, positions = _seeds_and_positions(draws, candidates.device)
     noise = gumbel_noise(seeds[:, None], positions[:, None], candidates)
     greedy = [draw.is_greedy for draw in draws for _ in range(draw.count)]
-    return noise.masked_fill(torch.tensor(greedy, device=candidates.device)[:, None], 0.0)
+    return noise.masked_fill(torch.tensor(greedy, dtype=torch.bool, device=candidates.device)[:, None], 0.0)
 
 
 def temperatures(draws: Sequence[Draw], device: torch.device) -> torch.Tensor:
@@ -105,7 +105,10 @@ def _seeds_and_positions(draws: Sequence[Draw], device: torch.device) -> tuple[t
     """Per row, int64. A seed from the whole 64-bit range becomes the int64 with the same bits."""
     seeds = [(draw.sampling.seed + 2**63) % 2**64 - 2**63 for draw in draws for _ in range(draw.count)]
     positions = [draw.output_position + row for draw in draws for row in range(draw.count)]
-    return torch.tensor(seeds, device=device), torch.tensor(positions, device=device)
+    return (
+        torch.tensor(seeds, dtype=torch.int64, device=device),
+        torch.tensor(positions, dtype=torch.int64, device=device),
+    )
 
 
 def probability(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

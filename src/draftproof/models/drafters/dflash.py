@@ -146,7 +146,7 @@ class DFlashDrafter:
         for request in requests:
             _check_in_step(request)
         draws = [
-            Draw(r.sampling, r.output_position, min(r.num_draft_tokens, self.max_draft_tokens))
+            Draw(r.sampling, r.output_position, max(0, min(r.num_draft_tokens, self.max_draft_tokens)))
             for r in requests
         ]
         anchors = [int(request.tokens[-1]) for request in requests]
@@ -156,7 +156,7 @@ class DFlashDrafter:
         hidden = self.block_hidden([request.state for request in requests], ids)
         # Anchors predict nothing, so their rows never reach the LM head.
         masks = [row for row, slot in enumerate(s for part in ids for s in range(len(part))) if slot]
-        slots = hidden[torch.tensor(masks, device=self._device)]
+        slots = hidden[torch.tensor(masks, dtype=torch.int64, device=self._device)]
         finite = slots.isfinite().all(-1, keepdim=True)
         slots = torch.where(finite, slots, 0.0)
         logits = self.logits(slots)

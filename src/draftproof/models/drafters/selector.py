@@ -53,7 +53,7 @@ class CandidateSelector:
         scores = scores / temperatures(draws, logits.device)[:, None, None]
         # Everything is on hand for every predecessor, so the walk itself needs no tensor work.
         best = (scores + candidate_noise(candidates, draws)[:, None]).argmax(-1).tolist()
-        chosen = torch.tensor(_walk(best, draws), device=candidates.device)
+        chosen = torch.tensor(_walk(best, draws), dtype=torch.int64, device=candidates.device)
         return candidates.gather(-1, chosen[:, None]).squeeze(-1)
 
     def _edges(self, hidden: torch.Tensor, before: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
@@ -67,8 +67,13 @@ class CandidateSelector:
 def _before(candidates: torch.Tensor, anchors: Sequence[int], draws: Sequence[Draw]) -> torch.Tensor:
     """What may precede each row: the candidates of the row before, or in a sequence's first row its anchor, c times."""
     before = candidates.roll(1, 0)
-    firsts = list(accumulate((draw.count for draw in draws[:-1]), initial=0))
-    before[firsts] = torch.tensor(anchors, device=before.device)[:, None]
+    starts = accumulate((draw.count for draw in draws), initial=0)
+    firsts = {
+        start: anchor for start, anchor, draw in zip(starts, anchors, draws, strict=False) if draw.count
+    }
+    before[list(firsts)] = torch.tensor(list(firsts.values()), dtype=torch.int64, device=before.device)[
+        :, None
+    ]
     return before
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _KINDS: dict[torch.dtype, Any] = {torch.float32: np.float32(0), torch.bfloat16: np.uint16(0)}
 _TILE_ROWS = 32
 """Query rows (times heads of a group) of one task: enough to use a key block well, few enough to share out."""
-_MIN_SHARED_WORK = 1 << 19
+_MIN_SHARED_WORK = 1 << 22
 """Fewer multiplications than this are not worth a second thread."""
 
 

@@ -1,0 +1,207 @@
+"""Is drafting ever slower? Draft modes against `off`, interleaved in one process, by prompt group and batch size.
+
+    python bench/speed.py --prompts dev.jsonl --drafter FOLDER --batch 1,4,16,32 --modes auto,off --rounds 15
+
+In every round each mode generates the same tokens for the same prompts, in turning order; what counts is the ratio of the times
+within a round. One line of JSON a cell (group x batch) goes to `--out`; cells already there are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from scipy import stats
+
+from draftproof import LLM, EngineOptions, SamplingParams
+from draftproof.models.drafters import write_random_checkpoint
+from prompts import BenchPrompt, read_prompts
+
+MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One group at one batch size.
+
+    Attributes:
+        seconds: by mode, one entry a round.
+        acceptance: acceptance length by mode, over all rounds.
+        lengths: mean draft length by mode.
+        identical: whether every mode gave the same tokens.
+    """
+
+    drafter: str
+    group: str
+    batch: int
+    temperature: float
+    max_tokens: int
+    seconds: dict[str, list[float]]
+    acceptance: dict[str, float]
+    lengths: dict[str, float]
+    identical: bool
+
+    def ratio(self, mode: str) -> tuple[float, float, float]:
+        """Speed of a mode over `off`: geometric mean over the rounds, and its 95% t-interval on the logarithms."""
+        logs = [
+            math.log(off / on) for on, off in zip(self.seconds[mode], self.seconds["off"], strict=True)
+        ]
+        mean = statistics.fmean(logs)
+        if len(logs) < 2:
+            return math.exp(mean), 0.0, math.inf
+        half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+        return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+class Engines:
+    """The target once, an engine for every mode."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.off = LLM(options.model, dtype=options.dtype, max_model_len=2048)
+        info = self.off.target.info
+        drafter = options.drafter
+        if drafter == "random":
+            write_random_checkpoint(
+                folder,
+                hidden_size=info.hidden_size,
+                vocab_size=info.vocab_size,
+                num_target_layers=info.num_layers,
+                num_layers=options.layers,
+            )
+            drafter = str(folder)
+        sizes = EngineOptions(max_num_seqs=64)
+        self.by_mode = {
+            mode: self.off
+            if mode == "off"
+            else self.off.with_drafter(drafter, draft_mode=mode, options=sizes)
+            for mode in options.modes
+        }
+
+
+def measure(
+    engines: Engines, options: argparse.Namespace, group: str, prompts: list[BenchPrompt], batch: int
+) -> Cell:
+    chosen = [prompts[index % len(prompts)] for index in range(batch)]
+    params = [
+        SamplingParams(
+            temperature=options.temperature, seed=index, max_tokens=options.max_tokens, ignore_eos=True
+        )
+        for index in range(batch)
+    ]
+    messages = [prompt.messages for prompt in chosen]
+    seconds: dict[str, list[float]] = {mode: [] for mode in options.modes}
+    outputs: dict[str, list[list[int]]] = {}
+    before = {mode: engine.metrics for mode, engine in engines.by_mode.items()}
+    for round_number in range(options.rounds + 1):
+        turn = round_number % len(options.modes)
+        for mode in options.modes[turn:] + options.modes[:turn]:
+            started = time.perf_counter()
+            results = engines.by_mode[mode].chat(messages, params, progress=False)
+            spent = time.perf_counter() - started
+            if round_number:  # the first one fills the prefix caches
+                seconds[mode].append(spent)
+            outputs[mode] = [result.token_ids for result in results]
+    acceptance, lengths = {}, {}
+    for mode, engine in engines.by_mode.items():
+        now, then = engine.metrics, before[mode]
+        steps = now.decode_steps - then.decode_steps
+        acceptance[mode] = 1 + (now.accepted_tokens - then.accepted_tokens) / steps
+        lengths[mode] = (now.drafted_tokens - then.drafted_tokens) / steps
+    same = all(tokens == outputs["off"] for tokens in outputs.values())
+    return Cell(
+        str(options.drafter),
+        group,
+        batch,
+        options.temperature,
+        options.max_tokens,
+        seconds,
+        acceptance,
+        lengths,
+        same,
+    )
+
+
+def run(options: argparse.Namespace) -> list[Cell]:
+    prompts = read_prompts(options.prompts, 32)
+    groups: dict[str, list[BenchPrompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.group, []).append(prompt)
+    # One of each group in turn.
+    groups[MIXED] = [p for place in range(8) for ps in list(groups.values()) for p in ps[place : place + 1]]
+    wanted = options.groups or list(groups)
+    cells = (
+        [Cell(**json.loads(line)) for line in options.out.read_text().splitlines()]
+        if options.out.exists()
+        else []
+    )
+    done = {
+        (c.drafter, c.group, c.batch, c.temperature) for c in cells if set(options.modes) <= set(c.seconds)
+    }
+    todo = [
+        (group, batch)
+        for batch in options.batch
+        for group in wanted
+        if (str(options.drafter), group, batch, options.temperature) not in done
+    ]
+    with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True)) as progress:
+        engines = Engines(options, Path(folder))
+        for group, batch in progress.track(todo, description="cells"):
+            cells.append(measure(engines, options, group, groups[group], batch))
+            with options.out.open("a") as out:
+                out.write(json.dumps(asdict(cells[-1])) + "\n")
+    return cells
+
+
+def show(cells: list[Cell], modes: list[str]) -> None:
+    table = Table("drafter", "group", "batch", "mode", "speed over off", "95% interval", "tau", "mean draft")
+    for cell in cells:
+        for mode in cell.seconds:
+            if mode == "off" or mode not in modes:
+                continue
+            mean, low, high = cell.ratio(mode)
+            table.add_row(
+                Path(cell.drafter).name,
+                cell.group,
+                str(cell.batch),
+                mode,
+                f"{mean:.3f}",
+                f"{low:.3f} to {high:.3f}",
+                f"{cell.acceptance[mode]:.2f}",
+                f"{cell.lengths[mode]:.2f}" + ("" if cell.identical else "  TOKENS DIFFER"),
+            )
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--drafter", required=True, help="folder, hub id, ngram, or random")
+    parser.add_argument("--layers", type=int, default=2, help="of the random drafter")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--batch", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
+    parser.add_argument("--groups", type=lambda text: text.split(","), default=None)
+    parser.add_argument("--modes", type=lambda text: text.split(","), default=["auto", "off"])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--out", type=Path, default=Path("speed.jsonl"))
+    options = parser.parse_args()
+    if "off" not in options.modes:
+        parser.error("--modes must include off, which the others are compared with")
+    show(run(options), options.modes)
+
+
+if __name__ == "__main__":
+    main()
