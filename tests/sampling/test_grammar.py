@@ -358,6 +358,22 @@ def test_characters_that_the_tokens_cannot_spell_are_found_before_the_first_toke
     assert compiler("metaspace").compile(StructuredOutputs(choice=["天", "dog"]))
 
 
+@pytest.mark.parametrize("regex", ["(the|dog)(天|地)x", "(the|dog)天"])
+def test_characters_that_the_tokens_cannot_spell_later_on_fail_the_request_there(regex: str) -> None:
+    tokens = tiny_tokenizer("metaspace").convert_tokens_to_ids(["d", "o", "g"])
+    rules = rules_for(StructuredOutputs(regex=regex), "metaspace")
+    for _ in range(2):
+        assert rules.apply(torch.zeros(5, VOCAB), [*tokens, 9]).drafts == 2  # no row after the g
+    rules.advance(tokens[:2])
+    assert rules.apply(torch.zeros(3, VOCAB), [tokens[2], 9]).drafts == 0
+    rules.advance(tokens[2:])
+    with pytest.raises(
+        RequestError, match="at output token 3: no token of this model fits the grammar"
+    ) as caught:
+        rules.apply(torch.zeros(1, VOCAB), [])
+    assert caught.value.code == "DP448"
+
+
 def test_a_metaspace_tokenizer_spells_its_spaces() -> None:
     tokenizer = tiny_tokenizer("metaspace")
     tokens = encoded("the quick dog", tokenizer)

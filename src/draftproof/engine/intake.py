@@ -94,7 +94,9 @@ class Intake:
         self, request: Request, index: int, grammar: Grammar | None, acceptance: RequestAcceptance
     ) -> Sequence:
         sampling, prompt = request.sampling, request.prompt_token_ids
-        ends = end_token_set(self._loaded.end_token_ids, sampling.stop_token_ids, sampling.ignore_eos)
+        # An output of a given form ends when the form is complete; there is nothing to go on with.
+        ignore_eos = sampling.ignore_eos and grammar is None
+        ends = end_token_set(self._loaded.end_token_ids, sampling.stop_token_ids, ignore_eos)
         return Sequence(
             request=request,
             index=index,

@@ -283,7 +283,9 @@ class LLM:
     def _request(
         self, tokens: list[int], params: SamplingParams | None, inbox: deque[StreamEvent]
     ) -> Request:
-        return self._intake.request(tokens, params, inbox.append, self._economist)
+        request = self._intake.request(tokens, params, inbox.append, self._economist)
+        self.loop.check_size(request)
+        return request
 
     def _collect(self, inbox: deque[StreamEvent], advance: Callable[[], None]) -> RequestResult:
         result = None

@@ -43,13 +43,17 @@ class SharedLoop:
         """Requests that have yet to give their last event."""
         return len(self._ids)
 
+    def check_size(self, request: Request) -> None:
+        """Whether the engine can ever run it. Raises `RequestError` DP443."""
+        self._core.check_size(request)
+
     def add(self, request: Request) -> None:
         """Take a request in. Never waits for a step.
 
         Raises:
             RequestError: DP442, its id is in use; DP443, more choices than the engine runs at once.
         """
-        self._core.check_size(request)
+        self.check_size(request)
         with self._gate:
             if request.request_id in self._ids:
                 raise RequestError(

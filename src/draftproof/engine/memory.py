@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Items
 from contextlib import suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 

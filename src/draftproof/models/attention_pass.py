@@ -59,13 +59,13 @@ class PagePlan:
         if self._places is None:
             self._places = self._find_places()
         rows, pages, offsets = self._places
-        own_keys, own_values = self._own(layer)
+        own_keys, own_values = self.pages.layer(layer)
         own_keys[pages, :, :, offsets] = padded(keys)[:, rows].transpose(0, 1).to(self.pages.dtype)
         own_values[pages, :, offsets] = padded(values)[:, rows].transpose(0, 1).to(self.pages.dtype)
 
     def attend(self, layer: int, query: torch.Tensor, rule: AttentionRule, out: torch.Tensor) -> None:
         """Fill the segments' rows of `out` ``[rows, heads, value_dim]`` from `query` ``[heads, rows, dim]``."""
-        keys, values = self._own(layer)
+        keys, values = self.pages.layer(layer)
         shape = self.pages.shapes[layer]
         assert shape is not None
         group = query.shape[0] // shape.kv_heads
@@ -78,12 +78,6 @@ class PagePlan:
             out[rows] = attend(
                 query[:, rows], keys[blocks], values[blocks], shape.value_dim, self._tiles[key], rule
             )
-
-    def _own(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.pages.keys[layer], self.pages.values[layer]
-        assert keys is not None
-        assert values is not None
-        return keys, values
 
     def _find_places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Row in the pass, page and offset of every token of the segments."""

@@ -87,6 +87,13 @@ class TargetPages:
         """Bytes of one page."""
         return dtype.itemsize * sum(shape.page_entries for shape in shapes if shape is not None)
 
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`keys` and `values` of a layer that attends."""
+        keys, values = self.keys[index], self.values[index]
+        assert keys is not None
+        assert values is not None
+        return keys, values
+
     @torch.inference_mode()
     def copy(self, source: int, destination: int) -> None:
         """Make page `destination` equal to page `source`, in all layers."""

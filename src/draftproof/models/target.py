@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -170,8 +171,7 @@ class Target:
         """
         self._check_room(segments)
         tokens = torch.cat([segment.token_ids for segment in segments])
-        positions = torch.cat([self._range(s.kv.length, s.kv.length + s.count) for s in segments])
-        wanted = _wanted_rows(segments, self.device)
+        positions, wanted = (torch.from_numpy(x).to(self.device) for x in _rows_of(segments))
         with self._one_pass:
             current = ForwardPass(segments, self._compiled)
             logits, features = self._pass(current, tokens, positions, wanted, tuple(taps))
@@ -200,9 +200,6 @@ class Target:
         finally:
             self._site.current = None
             self._tapped.start(())
-
-    def _range(self, start: int, end: int) -> torch.Tensor:
-        return torch.arange(start, end, device=self.device)
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """Logit rows ``[wanted, vocab]``."""
@@ -233,7 +230,8 @@ class Target:
         """Run two tokens and look at what the model does: better a failed load than a failed request."""
         calls = OwnCalls()
         self._mode = lambda: calls
-        tokens, positions = torch.zeros(2, dtype=torch.long, device=self.device), self._range(0, 2)
+        tokens, positions = torch.zeros(2, dtype=torch.long), torch.arange(2)
+        tokens, positions = tokens.to(self.device), positions.to(self.device)
         probe = ProbingPass(2, self.structure.num_layers)
         try:
             with noting_masks(self.model) as masks, self._one_pass:
@@ -328,12 +326,15 @@ class Target:
             )
 
 
-def _wanted_rows(segments: Sequence[Segment], device: torch.device) -> torch.Tensor:
-    rows, at = [], 0
+def _rows_of(segments: Sequence[Segment]) -> tuple[np.ndarray, np.ndarray]:
+    """Every row's position in its sequence, and the rows whose logits are wanted; int64."""
+    positions, wanted, at = [], [], 0
     for segment in segments:
-        rows.append(torch.arange(at + segment.logits_from, at + segment.count, device=device))
-        at += segment.count
-    return torch.cat(rows)
+        start, count = segment.kv.length, segment.count
+        positions.append(np.arange(start, start + count))
+        wanted.append(np.arange(at + segment.logits_from, at + count))
+        at += count
+    return np.concatenate(positions), np.concatenate(wanted)
 
 
 def _row_mismatch(name: str, expected: int, came: int) -> ModelError:

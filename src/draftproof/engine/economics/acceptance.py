@@ -46,10 +46,12 @@ class RequestAcceptance:
         wait: tokens to be written without a draft before the next trial.
         probing: the draft under way is a trial.
         hot: the last trial worked, so the next step is another.
+        given_up: the last trial failed. Whatever the counts say (they are forgotten, and the engine's mean takes over),
+            drafting resumes only after one that works.
         alarm: evidence that the text has turned for the worse.
     """
 
-    __slots__ = ("alarm", "counts", "hot", "idle", "probing", "wait")
+    __slots__ = ("alarm", "counts", "given_up", "hot", "idle", "probing", "wait")
 
     def __init__(self, max_draft_tokens: int) -> None:
         self.counts = np.zeros((2, max_draft_tokens))
@@ -58,6 +60,7 @@ class RequestAcceptance:
         self.probing = False
         self.hot = False
         self.alarm = 0.0
+        self.given_up = False
 
     def due(self) -> bool:
         """Whether a trial is due, now that the text goes on without a draft."""
@@ -72,6 +75,7 @@ class RequestAcceptance:
         else:
             self.wait = FIRST_WAIT
         self.hot = self.probing and accepted
+        self.given_up = self.probing and not accepted
         self.idle = 0
         self.probing = False
 

@@ -80,7 +80,9 @@ class Economist:
             request.probing = False  # the drafter may have had nothing to propose in a trial
         room = np.array([wish.room for wish in wishes])
         chances = self._engine.of(requests)
-        survival = self._survival(chances, room)
+        survival = self._survival(
+            chances, np.array([0 if r.given_up else w.room for r, w in zip(requests, wishes, strict=True)])
+        )
         skill = self._confidence.skill
         weight = 1.0 - skill * (1.0 - survival) if skill else None
         shape = _shape(wishes, other_rows)

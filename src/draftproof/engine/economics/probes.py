@@ -10,7 +10,7 @@ from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptan
 from draftproof.engine.economics.choice import StepShape
 from draftproof.engine.economics.costs import CostTable
 
-BUDGET = 0.005
+BUDGET = 0.0075
 """Share of the time of undrafted steps that trials may be expected to lose."""
 GRANT = 0.5
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""

@@ -61,33 +61,33 @@ def cut_tasks(spans: np.ndarray, group: int, kv_heads: int, threads: int) -> np.
 def store(plan: PagePlan, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
     """Write the pass's `keys` and `values` ``[kv_heads, rows, dim]`` to the plan's pages of `layer`."""
     pages, shape = plan.pages, _shape(plan, layer)
-    own = pages.keys[layer], pages.values[layer]
-    widths = ((shape.key_dim, shape.key_width, True), (shape.value_dim, shape.value_width, False))
-    for rows, stored, (dim, width, transposed) in zip((keys, values), own, widths, strict=True):
-        rows = _side_by_side(rows.to(pages.dtype))
-        assert stored is not None
-        _require().store(
-            plan.spans,
-            plan.tables,
-            rows.data_ptr(),
-            rows.stride(0),
-            rows.stride(1),
-            stored.data_ptr(),
-            stored.stride(0),
-            shape.kv_heads,
-            dim,
-            width,
-            transposed,
-            _KINDS[pages.dtype],
-        )
+    own_keys, own_values = pages.layer(layer)
+    keys, values = _side_by_side(keys.to(pages.dtype)), _side_by_side(values.to(pages.dtype))
+    _require().store(
+        plan.spans,
+        plan.tables,
+        keys.data_ptr(),
+        keys.stride(0),
+        keys.stride(1),
+        values.data_ptr(),
+        values.stride(0),
+        values.stride(1),
+        own_keys.data_ptr(),
+        own_values.data_ptr(),
+        own_keys.stride(0),
+        shape.kv_heads,
+        shape.key_dim,
+        shape.key_width,
+        shape.value_dim,
+        shape.value_width,
+        _KINDS[pages.dtype],
+    )
 
 
 def attend(plan: PagePlan, layer: int, query: torch.Tensor, rule: AttentionRule, out: torch.Tensor) -> None:
     """Fill the plan's rows of `out` ``[rows, heads, value_dim]`` from `query` ``[heads, rows, dim]`` and the plan's pages."""
     pages, shape = plan.pages, _shape(plan, layer)
-    keys, values = pages.keys[layer], pages.values[layer]
-    assert keys is not None
-    assert values is not None
+    keys, values = pages.layer(layer)
     threads = torch.get_num_threads()
     group = query.shape[0] // shape.kv_heads
     tasks = plan.tasks(group, shape.kv_heads, threads)

@@ -396,7 +396,9 @@ def _weigh(context, scores, low, high, state):
         best = code.larger(code.larger(parts[0], parts[1]), code.larger(parts[2], parts[3]))
         before, total = code.scalar(state, _LONG(0)), code.scalar(state, _LONG(1))
         highest = code.larger(code.across(best, code.larger), before)
-        spread = code.splat(highest)
+        lowest = ir.Constant(_FLOAT, -math.inf)
+        nothing = builder.fcmp_ordered("==", highest, lowest)  # only scores of -inf so far: all weights are 0
+        spread = code.splat(builder.select(nothing, ir.Constant(_FLOAT, 0.0), highest))
         weights = [code.exp(builder.fsub(part, spread)) for part in parts]
         for part, weight in enumerate(weights):
             code.store(weight, scores, _LONG(part * _LANES))
@@ -404,9 +406,9 @@ def _weigh(context, scores, low, high, state):
         added = code.across(builder.fadd(*halves), builder.fadd)
         shrink = code.exp(builder.fsub(code.splat(before), spread))
         grown = code.fma(code.splat(total), shrink, code.splat(added))
-        for index, number in enumerate((spread, grown, shrink)):
-            one = builder.extract_element(number, _INT(0))
-            builder.store(one, code.pointer(state, _LONG(index), _FLOAT))
+        grown, shrink = (builder.extract_element(vector, _INT(0)) for vector in (grown, shrink))
+        for index, number in enumerate((highest, grown, shrink)):
+            builder.store(number, code.pointer(state, _LONG(index), _FLOAT))
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64, types.int64, types.intp), generate
@@ -492,19 +494,10 @@ def _mix_visible(rows, lows, highs, weights, values, ahead, out, width, kind):
 
 
 @_compile()
-def store(
+def _store(
     spans, tables, source, head_stride, row_stride, pages, page_stride, kv_heads, dim, width, transposed, kind
 ):
-    """Write the rows of one pass to their pages.
-
-    Args:
-        spans, tables: of the pass's `PagePlan`.
-        source, head_stride, row_stride: keys or values ``[kv_heads, rows, dim]``, entries of a row side by side.
-        pages, page_stride: the layer's part of page 0, and entries from page to page.
-        kv_heads, dim, width: heads; the model's own width and the stored one.
-        transposed: whether a page is ``[kv_heads, width, BLOCK]`` (keys) or ``[kv_heads, BLOCK, width]`` (values).
-        kind: of source and pages.
-    """
+    """Write keys (`transposed`: pages are ``[kv_heads, width, BLOCK]``) or values (``[kv_heads, BLOCK, width]``)."""
     for span in range(spans.shape[0]):
         row, count, position, table = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         end = row + count
@@ -521,6 +514,65 @@ def store(
                         _put(pages, there + place, _get(source, here + i * row_stride + d, kind))
             row += step
             position += step
+
+
+@_compile()
+def store(
+    spans,
+    tables,
+    keys,
+    key_head_stride,
+    key_row_stride,
+    values,
+    value_head_stride,
+    value_row_stride,
+    key_pages,
+    value_pages,
+    page_stride,
+    kv_heads,
+    key_dim,
+    key_width,
+    value_dim,
+    value_width,
+    kind,
+):
+    """Write the keys and values of one pass to their pages.
+
+    Args:
+        spans, tables: of the pass's `PagePlan`.
+        keys, values: ``[kv_heads, rows, dim]``, entries of a row side by side; with their strides in entries.
+        key_pages, value_pages, page_stride: the layer's part of page 0, and entries from page to page.
+        kv_heads, key_dim, key_width, value_dim, value_width: heads; the model's own widths and the stored ones.
+        kind: of keys, values and pages.
+    """
+    _store(
+        spans,
+        tables,
+        keys,
+        key_head_stride,
+        key_row_stride,
+        key_pages,
+        page_stride,
+        kv_heads,
+        key_dim,
+        key_width,
+        True,
+        kind,
+    )
+    _store(
+        spans,
+        tables,
+        values,
+        value_head_stride,
+        value_row_stride,
+        value_pages,
+        page_stride,
+        kv_heads,
+        value_dim,
+        value_width,
+        False,
+        kind,
+    )
 
 
 @_compile()
