@@ -52,9 +52,7 @@ class Cell:
 
     def ratio(self, mode: str) -> tuple[float, float, float]:
         """Speed of a mode over `off`: geometric mean over the rounds, and its 95% t-interval on the logarithms."""
-        logs = [
-            math.log(off / on) for on, off in zip(self.seconds[mode], self.seconds["off"], strict=True)
-        ]
+        logs = [math.log(off / on) for on, off in zip(self.seconds[mode], self.seconds["off"], strict=True)]
         mean = statistics.fmean(logs)
         if len(logs) < 2:
             return math.exp(mean), 0.0, math.inf
@@ -190,7 +188,9 @@ def main() -> None:
     parser.add_argument("--drafter", required=True, help="folder, hub id, ngram, or random")
     parser.add_argument("--layers", type=int, default=2, help="of the random drafter")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--batch", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32])
+    parser.add_argument(
+        "--batch", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16, 32]
+    )
     parser.add_argument("--groups", type=lambda text: text.split(","), default=None)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["auto", "off"])
     parser.add_argument("--rounds", type=int, default=15)

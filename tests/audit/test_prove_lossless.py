@@ -8,7 +8,15 @@ import pytest
 from broken import accept_a_wrong_draft, rows_see_their_company
 
 from draftproof import LLM
-from draftproof.audit import LosslessOptions, as_document, as_table, as_text, prove_lossless, read_prompts
+from draftproof.audit import (
+    LosslessOptions,
+    as_document,
+    as_table,
+    as_text,
+    lossless,
+    prove_lossless,
+    read_prompts,
+)
 from draftproof.audit.preemption import Span, copies_needed, pool_sizes
 from draftproof.engine.core import EngineCore
 from support.llms import tiny_llm
@@ -87,7 +95,7 @@ def test_rows_that_depend_on_their_company_are_found_by_their_bits(
 
 def test_a_failed_self_test_alone_is_enough(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm.target, "self_test", lambda: False)
-    report = prove_lossless(llm, PROMPTS[:1], OPTIONS)
+    report = prove_lossless(llm, PROMPTS[:1], LosslessOptions(max_tokens=8))
     assert not report.proven
     assert "self-test" in report.verdict
 
@@ -101,7 +109,7 @@ def test_blocks_that_are_kept_are_found(llm: LLM, monkeypatch: pytest.MonkeyPatc
             self.memory.cache.reserve(self.memory.cache.open([1, 2], limit=0, drafter=None).table, 0, 1)
 
     monkeypatch.setattr(EngineCore, "add", add)
-    report = prove_lossless(llm, PROMPTS[:1], OPTIONS)
+    report = prove_lossless(llm, PROMPTS[:1], LosslessOptions(max_tokens=8))
     assert not report.proven
     assert "after the last answer: 1 blocks still taken" in report.verdict
 
@@ -113,12 +121,14 @@ def test_time_that_is_over_proves_nothing(llm: LLM) -> None:
     assert "time was over before: alone" in report.verdict
 
 
-def test_a_pool_that_never_preempts_is_not_called_proven(llm: LLM) -> None:
-    report = prove_lossless(llm, PROMPTS[:1], LosslessOptions(max_tokens=1))
+def test_a_pool_that_never_preempts_is_not_called_proven(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lossless, "pool_sizes", lambda spans, least: [64])
+    report = prove_lossless(llm, PROMPTS[:1], LosslessOptions(max_tokens=4))
     (case,) = [case for case in report.cases if case.name == "preempted"]
     assert not case.exercised
     assert not case.differences
     assert not report.proven
+    assert "preempted: 0 preemptions in a pool of 64 blocks" in report.verdict
 
 
 def test_pools_are_chosen_so_that_those_let_in_outgrow_them() -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -311,6 +312,19 @@ def test_outputs_of_one_grammar_do_not_see_each_other() -> None:
     other.advance(encoded("n"))
     assert allowed(one) == [set(encoded("s"))]
     assert allowed(rules_of(grammar)) == before
+
+
+def test_grammars_may_be_compiled_and_followed_in_different_threads() -> None:
+    own = GrammarCompiler(tiny_tokenizer("byte_level"), VOCAB, ENDS)
+
+    def follow(seed: int) -> list[int]:
+        torch.set_num_threads(1)
+        grammar = own.compile(FORMS["schema" if seed % 2 else "regex"])
+        return list(walk(rules_of(grammar), random.Random(seed)))
+
+    alone = [follow(seed) for seed in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(follow, range(16))) == alone
 
 
 def test_compiled_grammars_are_kept_for_a_while() -> None:

@@ -98,7 +98,7 @@ class GrammarState:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         self._raise_failure()
         words[self._end_word] &= ~self._end_bit
-        if self._is_stuck or self._is_hollow(words):
+        if self._is_hollow(words):
             words[:] = 0
         return words
 
