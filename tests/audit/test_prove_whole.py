@@ -25,6 +25,10 @@ PROMPTS = read_prompts(None, 1)
 OPTIONS = WholeOptions(max_tokens=16)
 
 
+def only(*names: str) -> WholeOptions:
+    return WholeOptions(max_tokens=16, only=names)
+
+
 def rows_of(report: WholeReport) -> dict[str, FeatureRow]:
     return {row.name: row for row in report.rows}
 
@@ -43,7 +47,7 @@ def test_a_sound_engine_is_proven(llm: LLM) -> None:
 
 def test_drafts_accepted_wrongly_show_in_the_features(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     accept_a_wrong_draft(monkeypatch, position=3)
-    report = prove_whole(llm, PROMPTS, OPTIONS)
+    report = prove_whole(llm, PROMPTS, only("plain", "streaming"))
     assert not report.proven
     rows = rows_of(report)
     assert rows["plain"].state == "differs"
@@ -57,7 +61,7 @@ def test_rules_that_nobody_keeps_are_found_though_both_sides_agree(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake.RowRules, "of", staticmethod(lambda *arguments, **options: None))
-    rows = rows_of(prove_whole(llm, PROMPTS, OPTIONS))
+    rows = rows_of(prove_whole(llm, PROMPTS, only("plain", "banned tokens", "choice")))
     assert rows["plain"].state == "identical"
     assert rows["banned tokens"].state == "violated"
     assert rows["choice"].state == "violated"
@@ -71,7 +75,7 @@ def test_what_is_refused_with_and_without_a_drafter_is_said_and_counts_against_n
         raise RequestError("DP445", "no grammars here")
 
     monkeypatch.setattr(GrammarCompiler, "compile", refuse)
-    report = prove_whole(llm, PROMPTS, OPTIONS)
+    report = prove_whole(llm, PROMPTS, only("plain", "JSON schema", "regex", "choice"))
     rows = rows_of(report)
     for name in ("JSON schema", "regex", "choice"):
         assert (rows[name].state, rows[name].detail) == ("refused", "DP445 no grammars here")
@@ -88,7 +92,7 @@ def test_what_only_a_drafter_has_refused_is_a_failure(llm: LLM, monkeypatch: pyt
         sound(self, request)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EngineCore, "add", add)
-    report = prove_whole(llm, PROMPTS, OPTIONS)
+    report = prove_whole(llm, PROMPTS, only("plain", "log-probabilities"))
     assert not report.proven
     rows = rows_of(report)
     assert rows["log-probabilities"].state == "failed"
@@ -98,7 +102,7 @@ def test_what_only_a_drafter_has_refused_is_a_failure(llm: LLM, monkeypatch: pyt
 
 def test_an_abort_that_keeps_its_blocks_is_found(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineCore, "abort", lambda self, request_id: False)
-    rows = rows_of(prove_whole(llm, PROMPTS, OPTIONS))
+    rows = rows_of(prove_whole(llm, PROMPTS, only("plain", "abort")))
     assert rows["abort"].state == "violated"
     assert "blocks still taken, 1 outputs still there" in rows["abort"].detail
     assert rows["plain"].state == "identical"
@@ -111,7 +115,7 @@ def test_events_that_lose_text_are_found(llm: LLM, monkeypatch: pytest.MonkeyPat
         yield from list(sound(self, *arguments))[1:]  # type: ignore[arg-type]
 
     monkeypatch.setattr(LLM, "stream", stream)
-    rows = rows_of(prove_whole(llm, PROMPTS, OPTIONS))
+    rows = rows_of(prove_whole(llm, PROMPTS, only("streaming")))
     assert rows["streaming"].state == "violated"
     assert "joined they are not the result" in rows["streaming"].detail
 
@@ -120,6 +124,9 @@ def test_it_needs_a_drafter_and_time(llm: LLM) -> None:
     with pytest.raises(RequestError) as caught:
         prove_whole(tiny_llm(), PROMPTS)
     assert caught.value.code == "DP463"
+    with pytest.raises(RequestError, match="got 'plane'") as caught:
+        prove_whole(llm, PROMPTS, only("plain", "plane"))
+    assert caught.value.code == "DP462"
     report = prove_whole(llm, PROMPTS, WholeOptions(max_tokens=4, budget_s=1e-9))
     assert not report.proven
     assert {row.state for row in report.rows} == {"not run"}

@@ -123,8 +123,9 @@ form = pytest.mark.parametrize("compiled", FORMS, ids=["reference", "compiled"][
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_rows_do_not_depend_on_chunks_or_what_lies_behind(
-    sizes: tuple, dtype: torch.dtype, threads: int, compiled: bool
+    sizes: tuple, dtype: torch.dtype, threads: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kernels, "_MIN_SHARED_WORK", 0)
     case = make_case(*sizes, dtype)
     length = case.queries.shape[1]
     before = torch.get_num_threads()
@@ -199,9 +200,10 @@ def test_compiled_agrees_with_the_reference(
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_do_not_depend_on_company_or_order_of_pages(
-    dtype: torch.dtype, threads: int, compiled: bool
+    dtype: torch.dtype, threads: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone in private pages, and among 12 others in a pool full of NaN, in scattered pages."""
+    monkeypatch.setattr(kernels, "_MIN_SHARED_WORK", 0)
     case = make_case(6, 3, 32, 200, None, None, True, dtype)
     alone = in_chunks(case, [200], compiled)
     shape = LayerShape(2, 32, 35)
@@ -240,3 +242,14 @@ def test_a_row_that_is_no_number_spoils_no_earlier_row(compiled: bool) -> None:
     assert torch.equal(out[70:80, :2], sound[70:80, :2])
     assert out[70:, 2:].isnan().any(-1).all()
     assert out[80:, :2].isnan().all()
+
+
+@form
+def test_a_block_whose_scores_are_all_minus_infinity_weighs_nothing(compiled: bool) -> None:
+    case = make_case(2, 2, 16, 100, None, None, False, torch.float32)
+    case.queries.abs_()
+    case.keys[:, :KEY_BLOCK] = -torch.inf
+    out = in_chunks(case, [100], compiled)
+    rest = Case(case.queries[:, KEY_BLOCK:], case.keys[:, KEY_BLOCK:], case.values[:, KEY_BLOCK:], case.rule)
+    assert out[:KEY_BLOCK].isnan().all()
+    torch.testing.assert_close(out[KEY_BLOCK:].double(), reference(rest), atol=2e-5, rtol=2e-5)

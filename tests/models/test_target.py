@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftproof.models import kernels
 from draftproof.models.kv import KEY_BLOCK, SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target
@@ -129,3 +130,15 @@ def test_a_pool_backed_table_must_reach() -> None:
         target.forward([Segment(kv, random_tokens(65), 0)])
     assert (kv.length, kv.written) == (0, 0)
     assert target.page_bytes == 4 * 2 * 64 * (16 + 16) * 4
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_works_without_the_compiled_kernel(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = random_tokens(LENGTH)
+    target = make_target(kind)
+    (expected,) = run(target, target.new_sequence(), tokens)
+    monkeypatch.setattr(kernels, "_compiled", lambda: None)
+    plain = make_target(kind)
+    assert plain.self_test()
+    (logits,) = run(plain, plain.new_sequence(), tokens)
+    torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-4)

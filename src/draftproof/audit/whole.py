@@ -38,11 +38,13 @@ class WholeOptions:
         max_tokens: most tokens of each output.
         seed: of the sampled requests.
         budget_s: begin no new feature after so many seconds.
+        only: names of features to run; empty for all.
     """
 
     max_tokens: int = 48
     seed: int = 0
     budget_s: float | None = None
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def prove_whole(
         watcher: is told how far it is.
 
     Raises:
-        RequestError: DP463, there is no drafter; DP4xx, a prompt is not acceptable.
+        RequestError: DP463, there is no drafter; DP462, `only` names a feature that there is not; DP4xx, a prompt is not
+            acceptable.
     """
     if llm.drafter is None:
         raise RequestError(
@@ -175,22 +178,29 @@ class _Whole:
         self.accepted_tokens += metrics.accepted_tokens
 
     def run(self) -> WholeReport:
-        asked: dict[str, list[_Asked]] = {}
+        mixed: list[tuple[str, _Asked]] = []
         findings: dict[str, list[_Finding]] = {}
         features = self._features()
-        names = [feature.name for feature, _ in features[0]]
+        names = self._chosen([*(feature.name for feature, _ in features[0]), *SPECIALS])
+        ways = [name for name in names if name in SPECIALS]
+        names = [name for name in names if name not in SPECIALS]
         for index, name in enumerate(names):
-            self.watcher(name, index, len(names) + 1 + len(SPECIALS))
+            self.watcher(name, index, len(names) + 1 + len(ways))
             if self.budget.over:
-                asked[name], findings[name] = [], [_Finding("not run", detail="time was over")]
+                findings[name] = [_Finding("not run", detail="time was over")]
                 continue
             mine = [one for ones in features for one in ones if one[0].name == name]
-            asked[name] = [self._ask(feature, request) for feature, request in mine]
-            findings[name] = [self._alone(one) for one in asked[name]]
-            findings[name] += self._leaks()
-        self._in_batch(asked, findings, len(names))
+            asked = [self._ask(feature, request) for feature, request in mine]
+            found = [self._alone(one) for one in asked]
+            mixed += [
+                (name, one)
+                for one, finding in zip(asked, found, strict=True)
+                if finding.state not in ("refused", "failed")
+            ]
+            findings[name] = found + self._leaks()
+        self._in_batch(mixed, findings, len(names), len(names) + 1 + len(ways))
         rows = [_row(name, found) for name, found in findings.items()]
-        rows += self._specials(len(names) + 1)
+        rows += self._specials(ways, len(names) + 1)
         self._count_drafts()
         assert self.llm.drafter is not None
         return WholeReport(
@@ -229,6 +239,13 @@ class _Whole:
             self._count_drafts()
             self._new_engines()
         return found
+
+    def _chosen(self, names: Sequence[str]) -> list[str]:
+        """All names, or those asked for."""
+        unknown = [name for name in self.options.only if name not in names]
+        if unknown:
+            raise RequestError("DP462", f"only must name features ({', '.join(names)}), got {unknown[0]!r}")
+        return [name for name in names if not self.options.only or name in self.options.only]
 
     def _plain_params(self, tokens: list[int], sampling: dict[str, Any]) -> SamplingParams:
         room = self.llm.max_model_len - len(tokens)
@@ -273,15 +290,11 @@ class _Whole:
         broken = asked.feature.check(came)
         return _Finding("violated", tokens, broken) if broken else _Finding("identical", tokens)
 
-    def _in_batch(self, asked: dict[str, list[_Asked]], findings: dict[str, list[_Finding]], at: int) -> None:
-        """Everything at once, the features mixed, in the engine that has drafted them alone."""
-        self.watcher("all in one batch", at, at + 1 + len(SPECIALS))
-        mixed = [
-            (name, one)
-            for name, ones in asked.items()
-            for one in ones
-            if one.refusal is None and one.request is not None
-        ]
+    def _in_batch(
+        self, mixed: Sequence[tuple[str, _Asked]], findings: dict[str, list[_Finding]], at: int, total: int
+    ) -> None:
+        """Everything that went alone at once, the features mixed, in the engine that has drafted them alone."""
+        self.watcher("all in one batch", at, total)
         requests = [one.request for _, one in mixed if one.request is not None]
         if not requests or self.budget.over:
             return
@@ -293,23 +306,23 @@ class _Whole:
 
     # Features that are ways of using the engine
 
-    def _specials(self, at: int) -> list[FeatureRow]:
+    def _specials(self, names: Sequence[str], at: int) -> list[FeatureRow]:
         ways: dict[str, Callable[[], _Finding]] = {
             "streaming": self._streaming,
             "prefix hit": self._prefix_hit,
             "abort": self._abort,
         }
         rows = []
-        for index, (name, way) in enumerate(ways.items()):
-            self.watcher(name, at + index, at + len(ways))
+        for index, name in enumerate(names):
+            self.watcher(name, at + index, at + len(names))
             if self.budget.over:
                 rows.append(_row(name, [_Finding("not run", detail="time was over")]))
                 continue
             try:
-                rows.append(_row(name, [way()]))
+                rows.append(_row(name, [ways[name]()]))
             except DraftproofError as error:
                 rows.append(_row(name, [_Finding("failed", detail=describe(error))]))
-        self.watcher("done", at + len(ways), at + len(ways))
+        self.watcher("done", at + len(names), at + len(names))
         return rows
 
     def _requests(self) -> list[AuditRequest]:

@@ -121,6 +121,7 @@ def whole(
     limit: Limit = 2,
     max_tokens: MaxTokens = 48,
     seed: Seed = 0,
+    only: Annotated[list[str] | None, typer.Option(help="One feature by name; may be repeated.")] = None,
     budget: Seconds = None,
     as_json: AsJson = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -133,7 +134,7 @@ def whole(
     texts = read_prompts(prompts, limit)
     llm = _load(model, drafter, dtype, block_size, trust_remote_code)
     with _progress(as_json) as watcher:
-        report = prove_whole(llm, texts, WholeOptions(max_tokens, seed, budget), watcher)
+        report = prove_whole(llm, texts, WholeOptions(max_tokens, seed, budget, tuple(only or ())), watcher)
     _finish(report, as_json)
 
 

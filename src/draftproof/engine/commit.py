@@ -50,6 +50,10 @@ def commit_tokens(
             break
     if sequence.rules is not None and sequence.finish_reason is None:
         sequence.rules.advance(kept)
+        if sequence.rules.is_exhausted and not sequence.end_token_ids:
+            # A complete form normally ends with an end token; this model has none.
+            sequence.finish_reason = "stop"
+            pieces.append(TextPiece(sequence.text.finish(), False))
     wanted = sequence.sampling.logprobs
     logprobs = [] if wanted is None else token_logprobs(rows[: len(kept)], kept, wanted)
     sequence.logprobs += logprobs

@@ -150,6 +150,7 @@ class EngineCore:
                     self._refuse_to_stall()
                     return
                 progress = self._runner.run(plan)
+            self._deliver_all(progress)
         except Exception as error:  # whatever a model, a drafter or a tokenizer raises
             self._fail(self._touched(plan), as_coded(error))
             return
@@ -157,8 +158,11 @@ class EngineCore:
             for request in self._touched(plan):
                 self._end(request, "abort", keep=False)
             raise
+
+    def _deliver_all(self, progress: list[Progress]) -> None:
         self._forks_run(progress)
-        for one in progress:
+        # Failures last: what the step brought to a request's other choices is told before one of them ends them all.
+        for one in sorted(progress, key=lambda one: one.error is not None):
             try:
                 self._deliver(one)
             except Exception as error:  # a receiver that is gone, say: its request ends, nobody else's
@@ -227,6 +231,7 @@ class EngineCore:
         if self._requests.pop(request.request_id, None) is None:
             return
         ended = [s for s in request.sequences if s.finish_reason is None or s.memory is not None]
+        ended = ended or request.sequences[-1:]  # an interrupt came when only the last event was missing
         for sequence in ended:
             sequence.finish_reason = sequence.finish_reason or reason
             self._scheduler.remove(sequence, keep)

@@ -12,6 +12,9 @@ import numpy as np
 FAR = 1 << 20
 """Where the straight continuation past the last measured point ends."""
 
+LEAST_SLOPE = 0.25
+"""What a row beyond the last measured size costs at least, as a share of the average row at that size."""
+
 GENERAL_RATE = 0.10
 LOCAL_RATE = 0.08
 FIRST_RATE = 0.5
@@ -40,7 +43,9 @@ class CostCurve:
 
     def __init__(self, rows: Sequence[float], seconds: Sequence[float], per_sequence: float = 0.0) -> None:
         points = np.asarray(rows, dtype=np.float64)
-        values = np.maximum.accumulate(np.maximum(np.asarray(seconds, dtype=np.float64), 1e-9))
+        # A measurement that is off took too long, so the smaller of two sizes gives way to the larger.
+        values = np.maximum(np.asarray(seconds, dtype=np.float64), 1e-9)
+        values = np.minimum.accumulate(values[::-1])[::-1]
         if (
             points.ndim != 1
             or points.size == 0
@@ -138,6 +143,8 @@ class CostCurve:
             # Beyond the end: the slope of the second half, so that noise in the last point is not blown up.
             middle = (last - 1) // 2
             slope = (highest - heights[middle]) / (self._sizes[last] - self._sizes[middle])
+            # A machine too slow or too busy to measure more than a few sizes has not shown that rows are free.
+            slope = max(slope, LEAST_SLOPE * highest / self._sizes[last])
         else:
             slope = highest / self._sizes[0]
         heights.append(highest + slope * (self._sizes[-1] - self._sizes[last]))

@@ -78,19 +78,18 @@ class Economist:
             return [0] * len(wishes)
         for request in requests:
             request.probing = False  # the drafter may have had nothing to propose in a trial
-        room = np.array([wish.room for wish in wishes])
+        room = np.array([min(most, max(0, wish.room)) for wish in wishes])
         chances = self._engine.of(requests)
-        survival = self._survival(
-            chances, np.array([0 if r.given_up else w.room for r, w in zip(requests, wishes, strict=True)])
-        )
+        given_up = np.array([request.given_up for request in requests])
+        survival = self._survival(chances, np.where(given_up, 0, room))
         skill = self._confidence.skill
         weight = 1.0 - skill * (1.0 - survival) if skill else None
         shape = _shape(wishes, other_rows)
         choice = best_lengths(survival, shape, self.costs, weight)
-        used = self._survey.step(choice.lengths, np.minimum(room, most))
+        used = self._survey.step(choice.lengths, room)
         lengths: list[int] = used.tolist()
         if used is not choice.lengths:
-            return lengths
+            return lengths  # a survey: no trials beside it
         if 0 in lengths:
             trials = self._probes.choose(
                 requests, chances[:, 0], choice.lengths, room, choice.rate, shape, self.costs
@@ -182,6 +181,8 @@ class Economist:
             self._confidence.observe(confidence[told], chances[told], kept[told])
         self._engine.observe(requests, chances, reached, expected)
         for outcome in seen:
+            if outcome.acceptance.probing and outcome.accepted:
+                self._probes.refund()
             outcome.acceptance.settle(outcome.accepted > 0)
 
     def observe_step(self, step: StepCost) -> None:

@@ -16,8 +16,8 @@ Runner = Callable[[int, int], float]
 """Runs one pass of so many sequences with so much each (rows, draft slots, tokens); returns its seconds."""
 
 MOST_REPEATS = 7
-SHARES = (0.7, 0.2, 0.1)
-"""Of the budget: the target, the drafter, the context upkeep."""
+DRAFTER_SHARE, EXTEND_SHARE = 0.25, 0.1
+"""Of the budget, at most; the target, which is dearest, comes last and has what is left."""
 
 
 @dataclass
@@ -32,8 +32,8 @@ class _Point:
 
     @property
     def typical(self) -> float:
-        """Median; of two, the shorter, for the first run of a shape pays for what is then kept."""
-        return statistics.median_low(self.seconds[1:] if len(self.seconds) > 2 else self.seconds)
+        """Lower quartile, as whatever disturbs a run makes it longer."""
+        return sorted(self.seconds)[(len(self.seconds) - 1) // 4]
 
 
 def measure_costs(
@@ -69,20 +69,16 @@ def measure_costs(
     start = clock()
     verify = 1 + max_draft_tokens
     wide = _batches(max_sequences)
-    target = _run_all(
-        run_target,
-        _points([(1, 1), (1, verify), (1, 2), (1, 4), *((n, 1) for n in wide), *((n, verify) for n in wide)]),
-        clock,
-        start + SHARES[0] * budget_s,
-    )
     drafter = extend = None
     if run_drafter is not None and max_draft_tokens:
         shapes = [(1, max_draft_tokens), (1, 1), (1, max(1, max_draft_tokens // 2))]
         shapes += [(n, max_draft_tokens) for n in wide] + [(n, 1) for n in wide]
-        drafter = _run_all(run_drafter, _points(shapes), clock, start + sum(SHARES[:2]) * budget_s)
+        drafter = _run_all(run_drafter, _points(shapes), clock, start + DRAFTER_SHARE * budget_s)
     if run_extend is not None:
         shapes = [(1, 1), (1, 8), (1, 64), *((n, 2) for n in wide)]
-        extend = _run_all(run_extend, _points(shapes), clock, start + sum(SHARES) * budget_s)
+        extend = _run_all(run_extend, _points(shapes), clock, clock() + EXTEND_SHARE * budget_s)
+    shapes = [(1, 1), (1, verify), (1, 2), (1, 4), *((n, 1) for n in wide), *((n, verify) for n in wide)]
+    target = _run_all(run_target, _points(shapes), clock, start + budget_s)
     per_context = 0.0
     if run_target_long is not None and long_context > measured_context:
         short = min(run_target(1, verify) for _ in range(3))
@@ -101,28 +97,23 @@ def _points(shapes: Sequence[tuple[int, int]]) -> list[_Point]:
 
 
 def _run_all(run: Runner, points: list[_Point], clock: Callable[[], float], deadline: float) -> list[_Point]:
-    """Rounds over the points until the deadline; the first two points are run in any case."""
-    taken: list[float] = []
-    for round_number in range(MOST_REPEATS + 1):
-        for index, point in enumerate(points):
-            needed = index < 2 and round_number == 0
-            before = clock()
-            guess = point.seconds[-1] if point.seconds else _guess(points, point)
-            if not needed and before + guess > deadline:
-                continue
+    """Rounds over the points until the deadline; the first two points are run twice in any case."""
+    for point in points[:2]:  # first runs also compile kernels and pack weights
+        point.seconds += [run(point.sequences, point.each), run(point.sequences, point.each)]
+    for round_number in range(MOST_REPEATS):
+        for point in points:
             if round_number and not point.seconds:
                 continue  # too big for the budget in the first round
-            point.seconds.append(run(point.sequences, point.each))
-            taken.append(clock() - before)
+            if clock() + _guess(points, point) <= deadline:
+                point.seconds.append(run(point.sequences, point.each))
     return [point for point in points if point.seconds]
 
 
 def _guess(points: Sequence[_Point], point: _Point) -> float:
-    """What a point not yet run will take at most: in proportion to the largest one run so far."""
-    known = [(other.rows, other.seconds[-1]) for other in points if other.seconds]
-    if not known:
-        return 0.0
-    rows, seconds = max(known)
+    """What a run of this size will take; if there was none yet, in proportion to the largest one so far."""
+    if point.seconds:
+        return min(point.seconds)
+    rows, seconds = max((other.rows, min(other.seconds)) for other in points if other.seconds)
     return seconds * max(1.0, point.rows / rows)
 
 

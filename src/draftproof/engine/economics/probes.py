@@ -26,11 +26,16 @@ class Probes:
         self._begun = False
         self._pause = 0
         self._earned = 0.0
+        self._refund = 0.0
 
     def earn(self) -> None:
         """A step without a trial, like the last one."""
         self.credit += self._earned
         self._pause -= 1
+
+    def refund(self) -> None:
+        """One of the last trials worked: it brought a token that had hardly been hoped for."""
+        self.credit += self._refund
 
     def quiet(self, requests: Sequence[RequestAcceptance]) -> int:
         """For how many steps there will be no trial if none of these sequences drafts."""
@@ -87,7 +92,9 @@ class Probes:
         loss *= self._dearness(int(room[chosen].max()), shape, costs)
         taken = max(hot, int((np.maximum.accumulate(loss) <= self.credit).sum()))
         if taken:
-            self.credit -= float(loss[taken - 1])
+            spent = float(loss[taken - 1])
+            self.credit -= spent
+            self._refund = min(spent / taken, 1.0 / rate)
         else:
             dear = float(loss[0])
             self.credit = min(

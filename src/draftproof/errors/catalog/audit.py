@@ -36,8 +36,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         code="DP462",
-        name="bad-audit-size",
-        title="A size of the audit is out of range.",
+        name="bad-audit-option",
+        title="An option of the audit is out of range.",
         meaning="Batch sizes, pairs, tokens and limits are whole numbers from 1; the time budget is a number of seconds above 0.",
         triggers=(
             "`--batch 0`, or a list with a gap in it, such as `1,,4`.",

@@ -62,6 +62,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             "an encoder-decoder or embedding model",
             "an old architecture whose attention is written into its layers (ALiBi models, for instance)",
             "remote code that does not use the attention interface",
+            "layers that attend twice in a pass, or whose keys and values change their shape from pass to pass",
         ),
         fix="Use a causal language model whose Transformers code supports the attention interface: Llama, SmolLM, Qwen, "
         "Mistral, Gemma, Phi and most others since 2023.",
