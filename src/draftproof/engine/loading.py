@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,10 @@ class Loaded:
 
 
 def load(path: Path, name: str, options: TargetOptions, lossless: str = "auto") -> Loaded:
-    """Load a target and test it; where packed linears are not row-invariant on this machine, fall back to tiles.
+    """Load a target and make it as lossless as this machine allows.
+
+    The self-test decides how it computes: packed linears and compiled attention, else plain attention, else products in
+    fixed tiles.
 
     Raises:
         ModelError: DP2xx, it cannot be used; DP264, it is not row-invariant here and `lossless` is ``"strict"``.
@@ -52,16 +55,24 @@ def load(path: Path, name: str, options: TargetOptions, lossless: str = "auto") 
     """
     check_lossless(lossless)
     target = Target.load(path, name, options)
-    sound = target.self_test()
+    sound = _settle(target)
     if not sound and target.route is Route.PACKED:
-        target = Target.load(
-            path, name, TargetOptions(options.dtype, options.device, Route.TILES, options.trust_remote_code)
-        )
-        sound = target.self_test()
+        target = Target.load(path, name, replace(options, route=Route.TILES))
+        sound = _settle(target)
     insist(sound, name, lossless)
     tokenizer = _tokenizer(path, name, options.trust_remote_code)
     defaults, end_token_ids = _generation_defaults(path, target, tokenizer)
     return Loaded(target, tokenizer, TokenKinds.of(tokenizer), defaults, end_token_ids, sound)
+
+
+def _settle(target: Target) -> bool:
+    """The self-test, with the plain form of attention where the compiled one fails it."""
+    if target.self_test():
+        return True
+    if not target.has_compiled_attention:
+        return False
+    target.use_plain_attention()
+    return target.self_test()
 
 
 def check_lossless(lossless: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Items
 from contextlib import suppress
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,7 +199,9 @@ class KVMemory:
         """
         memory = sequence.running_memory
         if keep and self._drafter_key is not None:
-            with suppress(Exception):  # the output is whole without; the cache is told how far the drafter's entries go
+            with suppress(
+                Exception
+            ):  # the output is whole without; the cache is told how far the drafter's entries go
                 self.take_in([sequence])
         if not keep:
             self._pages.clear(self.cache.exclusive_blocks(memory.table))

@@ -148,11 +148,7 @@ class Scheduler:
         """Whether it may come in as far as numbers go, and trying is not idle: since it last did not fit, blocks came free."""
         if self._places_taken() + _places(sequence) > self.max_num_seqs:
             return False
-        return (
-            self._blocked is None
-            or self._blocked[0] is not sequence
-            or self._spare > self._blocked[1]
-        )
+        return self._blocked is None or self._blocked[0] is not sequence or self._spare > self._blocked[1]
 
     @property
     def _spare(self) -> int:

@@ -250,6 +250,15 @@ class Target:
         self._adopt_windows(masks, set(probe.windows.values()))
         self._adopt_shapes(probe)
 
+    @property
+    def has_compiled_attention(self) -> bool:
+        """Whether attention runs compiled; else in the plain form, slower and as exact."""
+        return self._compiled
+
+    def use_plain_attention(self) -> None:
+        """From now on, attention in its plain form: for machines on which the compiled one is not row-invariant."""
+        self._compiled = False
+
     def _last_token_only(self, error: ModelError) -> ModelError:
         return ModelError(
             "DP252",
