@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from economics_machine import MOST, geometric, simulate, true_costs
+from economics_machine import MOST, drafter_curve, extend_curve, geometric, simulate, true_costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.engine.economics import (
+    CostCurve,
+    CostTable,
     DraftMode,
     DraftOutcome,
     DraftWish,
@@ -229,6 +231,15 @@ def test_a_trial_without_a_proposal_does_not_end_trials() -> None:
     give_up(chooser, request)
     seen = sum(chooser.plan(wishes([request]), 0)[0] for _ in range(200))
     assert seen >= 2
+
+
+def test_where_even_perfect_drafts_gain_nothing_there_are_no_trials() -> None:
+    """Every row costs as much as a pass of its own."""
+    costs = CostTable(CostCurve([1, 100], [0.02, 2.0]), drafter_curve(), extend_curve())
+    chooser = Economist(DraftMode(), costs, MOST)
+    requests = [chooser.new_request() for _ in range(2)]
+    requests[1].hot = True
+    assert [chooser.plan(wishes(requests), 0) for _ in range(300)] == [[0, 0]] * 300
 
 
 def test_waits_are_bounded() -> None:

@@ -326,13 +326,13 @@ class _Lossless:
         leak = left_behind(engine)
         if leak:
             errors.append(f"after the last answer: {leak}")
-        metrics = engine.metrics
+        stats = [choice.stats for result in results for choice in result.choices]
         return Case(
             name=name,
             requests=len(results),
             tokens=sum(len(result.token_ids) for result in results),
-            drafted_tokens=metrics.drafted_tokens,
-            accepted_tokens=metrics.accepted_tokens,
+            drafted_tokens=sum(one.drafted_tokens for one in stats),
+            accepted_tokens=sum(one.accepted_tokens for one in stats),
             differences=differences,
             errors=errors,
             exercised=exercised,

@@ -103,33 +103,27 @@ class StepRunner:
 
     def _draft(self, plan: StepPlan) -> DraftRound:
         """Drafts for the chunks that decode, as far as economics wants, the token budget allows and blocks are at hand."""
-        if self.drafter is None:
-            return DraftRound.none(len(plan.chunks))
-        drafting = self._lengths(plan, self.drafter)
-        if not drafting:
-            return DraftRound.none(len(plan.chunks))
-        sequences = [plan.chunks[place].sequence for place in drafting]
-        self.memory.take_in(sequences)
-        proposals = propose(self.drafter, self.target, sequences, list(drafting.values()))
-        kept = self.economist.trim(
-            [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences],
-            [len(one.tokens) for one in proposals],
-            [one.confidence for one in proposals],
-            sum(chunk.count for chunk in plan.chunks) - len(drafting),
-        )
-        drafts = [Draft()] * len(plan.chunks)
-        for place, proposal, count in zip(drafting, proposals, kept, strict=True):
-            drafts[place] = proposal.cut(count)
-        return DraftRound(drafts, len(drafting), sum(drafting.values()))
-
-    def _lengths(self, plan: StepPlan, drafter: Drafter) -> dict[int, int]:
-        """Draft length of each place in the plan that is to be drafted for."""
+        by_chunk = DraftRound.none(len(plan.chunks))
         places = [place for place, chunk in enumerate(plan.chunks) if chunk.decodes]
-        wishes = [_wish(plan.chunks[place].sequence, drafter.max_draft_tokens) for place in places]
+        if self.drafter is None or not places:
+            return by_chunk
+        sequences = [plan.chunks[place].sequence for place in places]
+        wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]
         others = sum(chunk.count for chunk in plan.chunks) - len(places)
         wanted = _within(self.economist.plan(wishes, others), plan.room)
-        granted = [self._with_blocks(plan.chunks[p].sequence, k) for p, k in zip(places, wanted, strict=True)]
-        return {place: length for place, length in zip(places, granted, strict=True) if length > 0}
+        granted = [self._with_blocks(s, length) for s, length in zip(sequences, wanted, strict=True)]
+        drafting = [s for s, length in zip(sequences, granted, strict=True) if length > 0]
+        if not drafting:
+            return by_chunk
+        self.memory.take_in(drafting)
+        answers = iter(propose(self.drafter, self.target, drafting, [k for k in granted if k > 0]))
+        drafts = [next(answers) if length > 0 else Draft() for length in granted]
+        kept = self.economist.trim(
+            wishes, [len(draft.tokens) for draft in drafts], [draft.confidence for draft in drafts], others
+        )
+        for place, draft, count in zip(places, drafts, kept, strict=True):
+            by_chunk.drafts[place] = draft.cut(count)
+        return DraftRound(by_chunk.drafts, len(drafting), sum(granted))
 
     def _with_blocks(self, sequence: Sequence, length: int) -> int:
         """As much of a draft length as finds blocks without anybody giving way."""

@@ -14,6 +14,8 @@ BUDGET = 0.0075
 """Share of the time of undrafted steps that trials may be expected to lose."""
 GRANT = 0.5
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
+MOST_DEBT = 2.0
+"""Trials right after one that worked are not refused for want of credit; in passes, how far that may go."""
 FULL_GAIN = 0.3
 """Where even perfect drafts would gain less than this, the budget shrinks in proportion."""
 
@@ -89,28 +91,30 @@ class Probes:
             + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
         )
         loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) / rate, 0.05 * seconds)
-        loss *= self._dearness(int(room[chosen].max()), shape, costs)
+        dearness = self._dearness(int(room[chosen].max()), shape, costs)
+        if not dearness:
+            return []
+        loss *= dearness
         taken = max(hot, int((np.maximum.accumulate(loss) <= self.credit).sum()))
         if taken:
             spent = float(loss[taken - 1])
-            self.credit -= spent
+            self.credit = max(self.credit - spent, -MOST_DEBT * pass_s)
             self._refund = min(spent / taken, 1.0 / rate)
         else:
             dear = float(loss[0])
-            self.credit = min(
-                self.credit, max(dear, GRANT * pass_s)
-            )  # nothing is saved up beyond the next trial
+            # Nothing is saved up beyond the next trial.
+            self.credit = min(self.credit, max(dear, GRANT * pass_s))
             # Steps that cannot earn what is missing need not ask again.
             self._pause = int(min(LONGEST_WAIT, (dear - self.credit) / self._earned) / 2)
         return due[:taken]
 
     @staticmethod
     def _dearness(room: int, shape: StepShape, costs: CostTable) -> float:
-        """By how much a trial's price is raised because even perfect drafts would gain little; infinite: nothing."""
+        """By how much a trial's price is raised because even perfect drafts would gain little; 0: nothing."""
         n = shape.sequences
         each = np.arange(room + 1)
         seconds = costs.target.at(n * (1 + each), n) + costs.drafter.at(n * each, n)
         seconds[1:] += costs.extend.at(n * (1 + each[1:]))
         rates = (1 + each) / seconds
         gain = float(rates.max() / rates[0]) - 1.0
-        return max(1.0, FULL_GAIN / gain) if gain > 1e-3 else float("inf")
+        return max(1.0, FULL_GAIN / gain) if gain > 1e-3 else 0.0
