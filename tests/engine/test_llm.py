@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from draftproof import LLM, RequestResult, SamplingParams
-from draftproof.errors import DrafterError, ModelError, RequestError
+from draftproof import LLM, EngineOptions, RequestResult, SamplingParams
+from draftproof.errors import DrafterError, EngineError, ModelError, RequestError
 from draftproof.models.drafters.base import DraftProposal, DraftRequest
 from support.llms import END, make_drafter, tiny_llm
 from support.scripted import ScriptedDrafter
@@ -362,3 +362,56 @@ def test_unknown_model_and_drafter() -> None:
         LLM("no-such-model-by-this-name")
     with pytest.raises((DrafterError, ModelError)):
         tiny_llm().with_drafter("./no/such/folder")
+
+
+def test_stop_strings_wait_for_min_tokens() -> None:
+    text = undrafted().text
+    stop = text[2:4]
+    plain = undrafted(stop=[stop])
+    late = undrafted(stop=[stop], min_tokens=20)
+    assert len(plain.token_ids) < 20 <= len(late.token_ids)
+    assert late.token_ids[:20] == undrafted(min_tokens=20).token_ids[:20]
+    drafted = knowing().generate(PROMPT, SamplingParams(**FREE, max_tokens=48, stop=[stop], min_tokens=20))[0]
+    assert (drafted.token_ids, drafted.text) == (late.token_ids, late.text)
+
+
+def test_progress_is_shown_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    tiny_llm().generate([PROMPT] * 3, SamplingParams(**FREE, max_tokens=3), progress=True)
+    shown = capfd.readouterr()
+    assert "requests" in shown.err
+    assert shown.out == ""
+    tiny_llm().generate([PROMPT] * 3, SamplingParams(**FREE, max_tokens=3))
+    assert capfd.readouterr().err == ""
+
+
+def test_what_the_others_gave_comes_with_the_error() -> None:
+    class Fails(Proposes):
+        def propose(self, requests: list[DraftRequest]) -> list[object]:
+            raise ArithmeticError("no idea")
+
+    llm = tiny_llm().with_drafter(Fails(lambda _: None))
+    short = SamplingParams(**FREE, max_tokens=1)  # over before anything is drafted
+    long = SamplingParams(**FREE, max_tokens=30)
+    with pytest.raises(EngineError) as caught:
+        llm.generate([PROMPT, PROMPT[:5]], [short, long])
+    assert caught.value.code == "DP451"
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    first, second = caught.value.results
+    assert isinstance(first, RequestResult)
+    assert isinstance(second, RequestResult)
+    assert (first.finish_reason, first.token_ids) == ("length", undrafted(1).token_ids)
+    assert (second.finish_reason, second.error) == ("error", caught.value)
+    assert llm.metrics.free_blocks == llm.metrics.blocks
+
+
+def test_sizes_are_checked() -> None:
+    for sizes in (EngineOptions(max_num_seqs=0), EngineOptions(max_num_batched_tokens=-1)):
+        with pytest.raises(RequestError) as caught:
+            tiny_llm().with_drafter(None, options=sizes)
+        assert caught.value.code == "DP431"
+    with pytest.raises(RequestError) as caught:
+        tiny_llm().with_drafter(None, options=EngineOptions(kv_cache_memory=1000))
+    assert caught.value.code == "DP441"
+    with pytest.raises(RequestError) as caught:
+        tiny_llm().with_drafter(None, draft_mode="4")
+    assert caught.value.code == "DP440"
