@@ -72,7 +72,7 @@ class StepRunner:
         clock.mark("draft")
         while_drafting = self.memory.upkeep.seconds - before.seconds
         works = lay_out(*_arranged(plan.chunks, drafted.drafts))
-        context = sum(work.rows * len(work.sequence.tokens) for work in works)
+        size = _StepSize.of(works)
         taps = self.drafter.tap_layer_ids if self.drafter is not None else ()
         output = self.target.forward([work.segment(self.target.device) for work in works], taps)
         clock.mark("target")
@@ -81,11 +81,10 @@ class StepRunner:
         progress = self._commit(works, verified, output)
         self._settle(works)
         clock.mark("commit")
-        rows = sum(work.rows for work in works)
         self.metrics.steps += 1
-        self.metrics.rows += rows
+        self.metrics.rows += size.rows
         cost = StepCost(
-            rows=rows,
+            rows=size.rows,
             sequences=len(works),
             drafting_sequences=drafted.sequences,
             draft_slots=drafted.slots,
@@ -93,8 +92,8 @@ class StepRunner:
             target_s=clock.seconds["target"] + clock.seconds["verify"],
             extend_tokens=self.memory.upkeep.tokens - before.tokens,
             extend_s=self.memory.upkeep.seconds - before.seconds,
-            other_rows=sum(work.chunk.count for work in works if not work.chunk.decodes),
-            context=context,
+            other_rows=size.other_rows,
+            context=size.context,
         )
         self._observe(verified, cost)
         return progress
@@ -214,6 +213,23 @@ def _outcome(one: _Verified) -> DraftOutcome:
     draft, sequence = one.work.draft, one.work.sequence
     checked = len(draft.tokens) if sequence.finish_reason is None else one.verdict.accepted
     return DraftOutcome(sequence.acceptance, draft.confidence, checked, one.verdict.accepted)
+
+
+@dataclass(frozen=True)
+class _StepSize:
+    """Of a pass, before anything of it is committed: rows, those that belong to prompts, tokens attended to by all rows."""
+
+    rows: int
+    other_rows: int
+    context: int
+
+    @staticmethod
+    def of(works: Items[Work]) -> _StepSize:
+        return _StepSize(
+            rows=sum(work.rows for work in works),
+            other_rows=sum(work.chunk.count for work in works if not work.chunk.decodes),
+            context=sum(work.rows * len(work.sequence.tokens) for work in works),
+        )
 
 
 class _Clock:
