@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -33,8 +34,8 @@ from support.tiny_tokenizers import TEXT
 Makers = list[Callable[[], Drafter | None]]
 
 
-def tiny() -> tuple[LLM, Makers]:
-    off = short_llm(256)
+def tiny(kind: str, dtype: str) -> tuple[LLM, Makers]:
+    off = short_llm(256, kind, {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype])
     return off, [
         lambda: None,
         lambda: tiny_drafter("dflash", off),
@@ -70,7 +71,7 @@ def soak(options: argparse.Namespace, folder: Path) -> SoakReport:
     rng = random.Random(options.seed)
     if options.model is None:
         longest, blocks, distinct, most_output = 256, [4, 5, 6, 8, 12, 64], 160, 64
-        off, makers = tiny()
+        off, makers = tiny(options.kind, options.dtype)
     else:
         longest, blocks, distinct, most_output = 256, [4, 6, 12], 30, 40
         off, makers = real(options.model, options.drafter, folder, longest)
@@ -93,6 +94,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--model", help="a real model; a tiny random one when not given")
     parser.add_argument("--drafter", help="folder of a DFlash checkpoint for the real model")
+    parser.add_argument(
+        "--kind", default="llama", help="architecture of the tiny model: gemma3, gpt2, olmoe ..."
+    )
+    parser.add_argument("--dtype", default="float32", help="of the tiny model")
     parser.add_argument("--aborts", type=float, default=0.2, help="share of the requests to abort")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the summary here")

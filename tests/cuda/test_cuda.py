@@ -150,7 +150,9 @@ def test_soak() -> None:
     off = exact("llama", torch.float32)
     rng = random.Random(5)
     pool = Asks(off, TEXT, rng, count=30, longest=CONTEXT, most_output=32)
-    drafters = [lambda kind=kind: drafter_for(off, kind) for kind in ("dflash", "ngram", "witness", "witness")]
+    drafters = [
+        lambda kind=kind: drafter_for(off, kind) for kind in ("dflash", "ngram", "witness", "witness")
+    ]
     report = Soak(off, pool, drafters, rng, blocks=[4, 6, 12]).run(120)
     assert report.wrong == []
     assert report.leaks == []

@@ -1,4 +1,4 @@
-"""Whatever breaks in a step ends the requests it concerns, with a coded error; the others' tokens are right, and the engine goes on."""
+"""Whatever breaks ends the requests it concerns, with a coded error; others are answered rightly, and the engine goes on."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from support.engines import (
     run_all,
     short_llm,
     step_until_done,
+    tiny_drafter,
 )
 
 CONTEXT = 256
@@ -39,12 +40,12 @@ def ask(length: int, seed: int = 0, max_tokens: int = 24, **fields: object) -> A
     return Ask(random_prompt(length, random.Random(seed)), params)
 
 
-def build(*asks: Ask, **sizes: int | bool | None) -> LLM:
+def build(*asks: Ask, mode: str = "fixed=7", **sizes: int | bool | None) -> LLM:
     """With a drafter that is often right for these."""
     drafter = WitnessDrafter()
     for one in asks:
         drafter.learn(one.prompt, alone(one))
-    return engine(short_llm(CONTEXT), drafter, **sizes)  # type: ignore[arg-type]
+    return engine(short_llm(CONTEXT), drafter, mode, **sizes)  # type: ignore[arg-type]
 
 
 def alone(one: Ask) -> RequestResult:
@@ -89,7 +90,9 @@ class TargetOf:
         return getattr(self._target, name)
 
 
-def with_forward(llm: LLM, wrap: Callable[[Callable[..., TargetOutput]], Callable[..., TargetOutput]]) -> None:
+def with_forward(
+    llm: LLM, wrap: Callable[[Callable[..., TargetOutput]], Callable[..., TargetOutput]]
+) -> None:
     core = core_of(llm)
     core._runner.target = TargetOf(core.target, wrap(core.target.forward))  # type: ignore[assignment]
 
@@ -189,7 +192,9 @@ def test_the_drafter_raises(what: str, at: int) -> None:
     assert_goes_on(llm, *asks)
 
 
-@pytest.mark.parametrize("tokens", [torch.tensor([[1]]), torch.tensor([0.5]), torch.tensor([10**6]), torch.tensor([-1])])
+@pytest.mark.parametrize(
+    "tokens", [torch.tensor([[1]]), torch.tensor([0.5]), torch.tensor([10**6]), torch.tensor([-1])]
+)
 def test_the_drafter_proposes_nonsense(tokens: torch.Tensor) -> None:
     one = ask(10)
     llm = build(one)
@@ -201,6 +206,65 @@ def test_the_drafter_proposes_nonsense(tokens: torch.Tensor) -> None:
     assert_failed(running, "DP318")
     drafter.propose = inner
     assert_goes_on(llm, one)
+
+
+@pytest.mark.parametrize("confidence", [torch.full((1,), 0.5), torch.full((9, 1), 0.5), [0.5] * 9])
+def test_confidence_that_is_none(confidence: Any) -> None:
+    one = ask(10)
+    llm = build(one, mode="auto")
+    drafter: Any = core_of(llm).drafter
+    inner = drafter.propose
+    drafter.propose = lambda requests: [DraftProposal(p.tokens, confidence) for p in inner(requests)]
+    running = one.submit(llm)
+    step_until_done(llm)
+    assert_failed(running, "DP318")
+
+
+def test_confidence_that_is_no_number_misleads_nobody() -> None:
+    one = ask(10, 0, 60)
+    llm = build(one, mode="auto")
+    drafter: Any = core_of(llm).drafter
+    inner = drafter.propose
+    drafter.propose = lambda requests: [
+        DraftProposal(p.tokens, torch.full((7,), torch.nan)) for p in inner(requests)
+    ]
+    for _ in range(4):
+        assert outcome(run_all(llm, [one])[0]) == outcome(alone(one))
+    drafter.propose = inner
+    [result] = run_all(llm, [one])
+    assert outcome(result) == outcome(alone(one))
+    assert result.stats.accepted_tokens > 20
+
+
+def test_autocast_and_gradients_of_the_caller_change_nothing() -> None:
+    """Also where a drafter takes in what an aborted request leaves for the cache."""
+    off = short_llm(CONTEXT)
+    first = ask(70)
+    turn = Ask((*first.prompt, *alone(first).token_ids, 9, 8, 7), first.params)
+    seen: list[list[int]] = []
+    for switched_on in (False, True):
+        llm = engine(off, tiny_drafter("dflash", off))
+        drafter: Any = core_of(llm).drafter
+        modes: list[tuple[bool, bool]] = []
+        inner = drafter.extend
+
+        def extend(updates: Sequence[ContextUpdate], inner: Any = inner, modes: Any = modes) -> None:
+            modes.append((torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()))
+            inner(updates)
+
+        drafter.extend = extend
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=switched_on), torch.enable_grad():
+            leaving = Ask(first.prompt, SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+            running = leaving.submit(llm)
+            while running.request.sequences[0].output_length < 24:
+                core_of(llm).step()
+            core_of(llm).abort(running.request.request_id)
+            [result] = run_all(llm, [turn])
+        assert set(modes) == {(False, True)}
+        assert outcome(result) == outcome(alone(turn))
+        assert result.cached_tokens >= 90
+        seen.append(result.stats.accepted_lengths)
+    assert seen[0] == seen[1]
 
 
 def test_the_drafter_fails_where_the_output_ends() -> None:
@@ -255,6 +319,21 @@ def test_a_grammar_that_leaves_nothing_to_choose(n: int) -> None:
     assert_failed(running, "DP448")
     assert outcome(beside.result) == outcome(alone(other))
     assert_goes_on(llm, other)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_what_the_last_step_brought_to_other_choices_is_told(index: int) -> None:
+    one = ask(12, 2, 40, n=3, temperature=1.0, presence_penalty=0.5)
+    llm = build(one)
+    running = one.submit(llm)
+    rules: Any = running.request.sequences[index].rules
+    rules.apply = Once(rules.apply, KeyError("lost"), 6)
+    step_until_done(llm)
+    assert_failed(running, "DP451")
+    for choice, whole in zip(running.result.choices, alone(one).choices, strict=True):
+        told = [token for event in running.events if event.index == choice.index for token in event.token_ids]
+        assert told == choice.token_ids == whole.token_ids[: len(told)]
+    assert_goes_on(llm, one)
 
 
 def test_the_tokenizer_raises_when_a_token_is_committed() -> None:
@@ -376,5 +455,3 @@ def test_a_request_too_long_fails_alone() -> None:
     assert caught.value.code == "DP402"
     step_until_done(llm)
     assert outcome(running.result) == outcome(alone(one))
-
-

@@ -80,7 +80,7 @@ def test_a_second_turn_computes_only_what_is_new(kind: str, length: int) -> None
 
 
 def test_blocks_without_this_drafters_entries_are_computed_anew() -> None:
-    """A drafter that comes later finds the target's entries in the cache, and none of its own: it must get features, not zeros."""
+    """A drafter that comes later finds the target's entries in the cache, and none of its own: not zeros, but features."""
     first = ask(150)
     llm = build(taught(first))
     core = core_of(llm)
@@ -102,7 +102,9 @@ def test_cached_blocks_of_a_time_without_drafter() -> None:
     core.memory.use_drafter(None)
     core.drafter = core._runner.drafter = None
     expected = outcome(finished(llm, first).result)
-    assert finished(llm, first).result.cached_tokens == 149, "the target's entries are enough without a drafter"
+    assert finished(llm, first).result.cached_tokens == 149, (
+        "the target's entries are enough without a drafter"
+    )
     core.memory.use_drafter(drafter)
     core.drafter = core._runner.drafter = drafter
     again = finished(llm, first).result
@@ -179,7 +181,10 @@ def test_a_stop_inside_a_block_leaves_the_cache_right() -> None:
     first = ask(40, 30)
     script = first.alone(off).token_ids
     drafter = taught(first, period=0)
-    short = Ask(first.prompt, SamplingParams(temperature=0.0, seed=0, max_tokens=30, stop_token_ids=[script[9]], ignore_eos=True))
+    short = Ask(
+        first.prompt,
+        SamplingParams(temperature=0.0, seed=0, max_tokens=30, stop_token_ids=[script[9]], ignore_eos=True),
+    )
     llm = build(drafter)
     stopped = finished(llm, short).result
     end = script.index(script[9]) + 1
@@ -200,9 +205,21 @@ def test_prompt_logprobs_come_whole_after_a_preemption_in_mid_prompt() -> None:
         for _ in range(turn + 1):
             core.step()
         core._scheduler.preempt(core._scheduler.running[0])
+        core._scheduler.max_num_batched_tokens = 11 + turn  # chunks that end elsewhere than before
     step_until_done(llm)
     assert outcome(running.result) == outcome(one.alone(off))
     assert_clean(llm)
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "ngram"])
+def test_the_end_of_the_models_context(drafter: str) -> None:
+    """The last block must not reach beyond the positions there are."""
+    off = short_llm(512)
+    one = ask((random_prompt(7, random.Random(1)) * 80)[:490], 64)
+    [result] = run_all(engine(off, tiny_drafter(drafter, off)), [one])
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 22)
+    assert outcome(result) == outcome(one.alone(off))
+    assert result.stats.drafted_tokens > 0
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

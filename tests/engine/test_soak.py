@@ -13,7 +13,9 @@ def test_soak() -> None:
     rng = random.Random(2026)
     off = short_llm(256)
     asks = Asks(off, TEXT, rng, count=60, longest=256, most_output=48)
-    drafters = [lambda kind=kind: tiny_drafter(kind, off) for kind in ("dflash", "dflash2", "ngram", "witness")]
+    drafters = [
+        lambda kind=kind: tiny_drafter(kind, off) for kind in ("dflash", "dflash2", "ngram", "witness")
+    ]
     report = Soak(off, asks, [*drafters, *drafters[3:] * 3], rng, blocks=[4, 6, 12]).run(240)
     assert report.wrong == []
     assert report.leaks == []

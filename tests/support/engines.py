@@ -121,7 +121,9 @@ def step_until_done(llm: LLM, between: Callable[[int], object] | None = None, mo
     raise AssertionError(f"{core.unfinished} requests are still unfinished after {most} steps")
 
 
-def run_all(llm: LLM, asks: Iterable[Ask], between: Callable[[int], object] | None = None) -> list[RequestResult]:
+def run_all(
+    llm: LLM, asks: Iterable[Ask], between: Callable[[int], object] | None = None
+) -> list[RequestResult]:
     """All at once; the engine must be clean afterwards."""
     running = [ask.submit(llm) for ask in asks]
     step_until_done(llm, between)

@@ -101,7 +101,9 @@ class Matrix:
         """The results of all requests, in order."""
         return self.situations[situation](drafter, mode)
 
-    def of(self, feature: str, results: Sequence[RequestResult]) -> Iterator[tuple[RequestResult, RequestResult]]:
+    def of(
+        self, feature: str, results: Sequence[RequestResult]
+    ) -> Iterator[tuple[RequestResult, RequestResult]]:
         """Results of one feature, each with what it should be."""
         for ask, result, reference in zip(self.asks, results, self.expected, strict=True):
             if ask.name == feature:

@@ -18,7 +18,10 @@ EPOCH = 30
 CHECK_EVERY = 5
 SCHEMA = {
     "type": "object",
-    "properties": {"kind": {"enum": ["a", "bb", "c d"]}, "size": {"type": "integer", "minimum": 0, "maximum": 9999}},
+    "properties": {
+        "kind": {"enum": ["a", "bb", "c d"]},
+        "size": {"type": "integer", "minimum": 0, "maximum": 9999},
+    },
     "required": ["kind", "size"],
     "additionalProperties": False,
 }
@@ -245,7 +248,9 @@ class Soak:
                 report.outputs_compared += len(came.choices)
                 assert outcome(came) == outcome(expected)
         except AssertionError as error:
-            report.wrong.append(f"{ask.name} {ask.params} {traceback.format_exc()}: {error}: {came} instead of {expected}")
+            report.wrong.append(
+                f"{ask.name} {ask.params} {traceback.format_exc()}: {error}: {came} instead of {expected}"
+            )
         report.output_tokens += sum(len(one.token_ids) for one in came.choices)
 
     def _note(self, llm: LLM) -> None:

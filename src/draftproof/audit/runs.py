@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftproof.engine import LLM, EngineOptions, RequestResult
-from draftproof.errors import DraftproofError, DraftproofWarning
+from draftproof.errors import DraftproofError
 from draftproof.sampling import SamplingParams
 
 
@@ -45,19 +44,8 @@ def longest_drafts(llm: LLM) -> str:
 
 def with_context_of(llm: LLM, max_model_len: int, mode: str, options: EngineOptions) -> LLM:
     """The same target and drafter in an engine with a shorter context, which may then have a very small pool."""
-    loaded = llm._loaded
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DraftproofWarning)  # said when the model was loaded
-        return LLM.from_parts(
-            loaded.target,
-            loaded.tokenizer,
-            llm.drafter,
-            defaults=loaded.defaults,
-            end_token_ids=loaded.end_token_ids,
-            draft_mode=mode,
-            max_model_len=min(max_model_len, llm.max_model_len),
-            options=options,
-        )
+    shorter = min(max_model_len, llm.max_model_len)
+    return llm.with_drafter(llm.drafter, draft_mode=mode, max_model_len=shorter, options=options)
 
 
 def run_together(llm: LLM, requests: Sequence[AuditRequest]) -> list[RequestResult]:

@@ -127,6 +127,10 @@ class _Finding:
     difference: Difference | None = None
 
 
+_OVER = _Finding("not run", detail="time was over")
+_TOGETHER = "all in one batch"
+
+
 def prove_whole(
     llm: LLM,
     prompts: Sequence[AuditPrompt],
@@ -178,29 +182,13 @@ class _Whole:
         self.accepted_tokens += metrics.accepted_tokens
 
     def run(self) -> WholeReport:
-        mixed: list[tuple[str, _Asked]] = []
-        findings: dict[str, list[_Finding]] = {}
         features = self._features()
         names = self._chosen([*(feature.name for feature, _ in features[0]), *SPECIALS])
+        fields = [name for name in names if name not in SPECIALS]
         ways = [name for name in names if name in SPECIALS]
-        names = [name for name in names if name not in SPECIALS]
-        for index, name in enumerate(names):
-            self.watcher(name, index, len(names) + 1 + len(ways))
-            if self.budget.over:
-                findings[name] = [_Finding("not run", detail="time was over")]
-                continue
-            mine = [one for ones in features for one in ones if one[0].name == name]
-            asked = [self._ask(feature, request) for feature, request in mine]
-            found = [self._alone(one) for one in asked]
-            mixed += [
-                (name, one)
-                for one, finding in zip(asked, found, strict=True)
-                if finding.state not in ("refused", "failed")
-            ]
-            findings[name] = found + self._leaks()
-        self._in_batch(mixed, findings, len(names), len(names) + 1 + len(ways))
+        findings = self._fields(features, fields, len(names) + 1)
         rows = [_row(name, found) for name, found in findings.items()]
-        rows += self._specials(ways, len(names) + 1)
+        rows += self._specials(ways, len(fields) + 1)
         self._count_drafts()
         assert self.llm.drafter is not None
         return WholeReport(
@@ -227,6 +215,29 @@ class _Whole:
                 made = features_for(answer, plain.params.max_tokens, self.options.seed)
                 listed.append([(feature, plain) for feature in made])
         return listed
+
+    def _fields(
+        self, features: list[list[tuple[Feature, AuditRequest]]], names: Sequence[str], total: int
+    ) -> dict[str, list[_Finding]]:
+        """Each feature alone, then all that went well together."""
+        findings: dict[str, list[_Finding]] = {}
+        mixed: list[tuple[str, _Asked]] = []
+        for index, name in enumerate(names):
+            self.watcher(name, index, total)
+            if self.budget.over:
+                findings[name] = [_OVER]
+                continue
+            asked = [self._ask(one, plain) for ones in features for one, plain in ones if one.name == name]
+            found = [self._alone(one) for one in asked]
+            mixed += [
+                (name, one)
+                for one, finding in zip(asked, found, strict=True)
+                if finding.state not in ("refused", "failed")
+            ]
+            findings[name] = found + self._leaks()
+        self.watcher(_TOGETHER, len(names), total)
+        self._in_batch(mixed, findings)
+        return findings
 
     def _leaks(self) -> list[_Finding]:
         """What the engines still hold, now that they have nothing to do; the engine is replaced, so that it is said once."""
@@ -290,19 +301,19 @@ class _Whole:
         broken = asked.feature.check(came)
         return _Finding("violated", tokens, broken) if broken else _Finding("identical", tokens)
 
-    def _in_batch(
-        self, mixed: Sequence[tuple[str, _Asked]], findings: dict[str, list[_Finding]], at: int, total: int
-    ) -> None:
-        """Everything that went alone at once, the features mixed, in the engine that has drafted them alone."""
-        self.watcher("all in one batch", at, total)
+    def _in_batch(self, mixed: Sequence[tuple[str, _Asked]], findings: dict[str, list[_Finding]]) -> None:
+        """The features mixed in one batch, in the engine that has drafted them alone."""
         requests = [one.request for _, one in mixed if one.request is not None]
-        if not requests or self.budget.over:
+        if not requests:
+            return
+        if self.budget.over:
+            findings[_TOGETHER] = [_OVER]
             return
         for (name, one), came in zip(mixed, run_together(self.on, requests), strict=True):
             findings[name].append(self._compared(one, came))
         leaks = self._leaks()
         if leaks:
-            findings["all in one batch"] = leaks
+            findings[_TOGETHER] = leaks
 
     # Features that are ways of using the engine
 
@@ -316,7 +327,7 @@ class _Whole:
         for index, name in enumerate(names):
             self.watcher(name, at + index, at + len(names))
             if self.budget.over:
-                rows.append(_row(name, [_Finding("not run", detail="time was over")]))
+                rows.append(_row(name, [_OVER]))
                 continue
             try:
                 rows.append(_row(name, [ways[name]()]))

@@ -82,7 +82,9 @@ def generate(
         bool, typer.Option("--raw", help="Complete the prompt as it is, no chat template.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
-    block_size: Annotated[int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")
+    ] = None,
     draft_mode: Annotated[
         str, typer.Option(help="auto: as far as pays here; fixed=N: always N tokens; off: never.")
     ] = "auto",
@@ -127,10 +129,10 @@ def generate(
         min_tokens=min_tokens,
         structured_outputs=_form(json_schema, regex, grammar),
     )
-    _hide_loading_bars()
+    hide_loading_bars()
     llm = LLM(
         model=model,
-        drafter=_drafter(drafter),
+        drafter=drafter_source(drafter),
         dtype=dtype,
         block_size=block_size,
         draft_mode=draft_mode,
@@ -181,12 +183,13 @@ def _form(json_schema: str | None, regex: str | None, grammar: Path | None) -> S
     return StructuredOutputs(json=schema, regex=regex, grammar=text)
 
 
-def _drafter(option: str) -> str | None:
+def drafter_source(option: str) -> str | None:
+    """What `--drafter` means: a name, folder or hub id; None for none."""
     chosen = (os.environ.get("DRAFTPROOF_DRAFTER") or "ngram") if option == "auto" else option
     return None if chosen == "none" else chosen
 
 
-def _hide_loading_bars() -> None:
+def hide_loading_bars() -> None:
     """A model of this size is read in a second; Transformers would draw a bar for it all the same."""
     from transformers.utils import logging
 

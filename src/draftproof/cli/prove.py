@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftproof.cli.exits import Debug, coded
-from draftproof.cli.generate import _drafter, _hide_loading_bars
+from draftproof.cli.generate import drafter_source, hide_loading_bars
 from draftproof.errors import RequestError
 
 if TYPE_CHECKING:
@@ -158,10 +158,10 @@ def _batches(text: str) -> tuple[int, ...]:
 def _load(model: str, drafter: str, dtype: str, block_size: int | None, trust_remote_code: bool) -> LLM:
     from draftproof.engine import LLM
 
-    _hide_loading_bars()
+    hide_loading_bars()
     return LLM(
         model,
-        _drafter(drafter),
+        drafter_source(drafter),
         dtype=dtype,
         block_size=block_size,
         draft_mode="off",  # the audits make engines of their own, in the modes they need

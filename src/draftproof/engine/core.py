@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-
-import torch
 
 from draftproof.engine.commit import CommittedBlock
 from draftproof.engine.economics import Economist
@@ -19,6 +16,7 @@ from draftproof.engine.results import RequestResult, StreamEvent
 from draftproof.engine.scheduler import Scheduler, StepPlan
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.step import Progress, StepRunner
+from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import DraftproofError, EngineError, RequestError
 from draftproof.models.drafters.base import Drafter
 from draftproof.models.target import Target
@@ -143,7 +141,7 @@ class EngineCore:
         """
         plan = StepPlan([], 0)
         try:
-            with _undisturbed(self.target.device):
+            with undisturbed(self.target.device):
                 plan = self._scheduler.plan()
                 self._note_cached(plan)
                 if not plan.chunks:
@@ -241,13 +239,6 @@ class EngineCore:
             # A receiver that is gone has no use for it, and must not keep the others from theirs.
             with suppress(Exception):
                 request.deliver(_event(sequence, CommittedBlock([], []), result))
-
-
-@contextmanager
-def _undisturbed(device: torch.device) -> Iterator[None]:
-    """No gradients, and no autocast of the caller's, which would change dtypes under the target."""
-    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-        yield
 
 
 def _event(sequence: Sequence, block: CommittedBlock, result: RequestResult | None) -> StreamEvent:

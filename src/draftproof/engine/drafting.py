@@ -88,8 +88,16 @@ def _checked(proposal: DraftProposal, vocab_size: int, length: int) -> Draft:
     ids = tokens[:length].tolist()
     if any(not 0 <= token < vocab_size for token in ids):
         raise _bad(f"token ids outside 0..{vocab_size - 1}: {ids}")
-    confidence = proposal.confidence
-    return Draft(ids, None if confidence is None else confidence[:length].tolist())
+    return Draft(ids, _checked_confidence(proposal.confidence, len(ids), length))
+
+
+def _checked_confidence(confidence: object, count: int, length: int) -> list[float] | None:
+    """The first `length` of them, at least one for each of `count` tokens; what is no probability counts as none at all."""
+    if confidence is None:
+        return None
+    if not isinstance(confidence, torch.Tensor) or confidence.dim() != 1 or confidence.shape[0] < count:
+        raise _bad(f"confidence of shape {getattr(confidence, 'shape', None)} for {count} tokens")
+    return [chance if 0.0 <= chance <= 1.0 else 0.0 for chance in confidence[:length].tolist()]
 
 
 def _bad(came: str) -> DrafterError:

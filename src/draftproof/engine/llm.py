@@ -112,17 +112,18 @@ class LLM:
         block_size: int | None = None,
         *,
         draft_mode: str | None = None,
+        max_model_len: int | None = None,
         options: EngineOptions | None = None,
     ) -> LLM:
         """The same target with another drafter, or with none, or otherwise run. Nothing of the target is loaded again.
 
         Args:
-            drafter, block_size, draft_mode: as for `LLM`; the mode stays as it is when None.
+            drafter, block_size, draft_mode, max_model_len: as for `LLM`; mode and length stay as they are when None.
             options: sizes of the engine; as they are when None.
         """
         mode = self._mode if draft_mode is None else DraftMode.parse(draft_mode)
         twin = LLM.__new__(LLM)
-        twin._set_up(self._loaded, self.max_model_len, options or self._options)
+        twin._set_up(self._loaded, max_model_len or self.max_model_len, options or self._options)
         twin._set_drafter(make_drafter(drafter, self.target, block_size), mode)
         return twin
 

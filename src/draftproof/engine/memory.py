@@ -16,6 +16,7 @@ import torch
 
 from draftproof.cache import BlockCache, BlockTable
 from draftproof.engine.sequence import Sequence, SequenceMemory
+from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import RequestError
 from draftproof.models.drafters.base import ContextUpdate, Drafter
 from draftproof.models.kv import KEY_BLOCK, SequenceKV
@@ -179,7 +180,8 @@ class KVMemory:
         if not late:
             return
         started = time.perf_counter()
-        self.drafter.extend([_update(memory, bool(self.drafter.tap_layer_ids)) for memory in late])
+        with undisturbed(self.target.device):  # an abort comes from outside a step
+            self.drafter.extend([_update(memory, bool(self.drafter.tap_layer_ids)) for memory in late])
         for memory in late:
             self.upkeep.tokens += memory.waiting_length
             memory.draft_length = memory.kv.length
@@ -199,9 +201,8 @@ class KVMemory:
         """
         memory = sequence.running_memory
         if keep and self._drafter_key is not None:
-            with suppress(
-                Exception
-            ):  # the output is whole without; the cache is told how far the drafter's entries go
+            # The output is whole without, and the cache is told how far the drafter's entries go.
+            with suppress(Exception):
                 self.take_in([sequence])
         if not keep:
             self._pages.clear(self.cache.exclusive_blocks(memory.table))
