@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
 from draftproof import LLM, SamplingParams
+from draftproof.models.linear import Route
 from draftproof.models.rows import Segment
+from draftproof.models.target import Target, TargetOptions
 from support.engines import (
     Ask,
     WitnessDrafter,
@@ -23,6 +27,7 @@ from support.engines import (
     step_until_done,
     tiny_drafter,
 )
+from support.tiny import make_model
 
 CONTEXT = 256
 DTYPES = [torch.float32, torch.bfloat16]
@@ -159,3 +164,21 @@ def test_identical_requests_side_by_side() -> None:
     step_until_done(llm)
     assert [outcome(one.result)["choices"][0][:3] for one in running] == [expected] * 5
     assert [one.result.cached_tokens for one in running][-1] > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_on_tiles_and_with_plain_attention(dtype: torch.dtype, compiled: bool) -> None:
+    """What the engine falls back to where packed linears or the compiled kernel are not to be had."""
+    whole = short_llm(CONTEXT, dtype=dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        make_model("llama", dtype, vocab=len(whole.tokenizer)).save_pretrained(folder)
+        options = TargetOptions(dtype=str(dtype).removeprefix("torch."), device="cpu", route=Route.TILES)
+        target = Target.load(Path(folder), "llama", options)
+    target._compiled = target._compiled and compiled
+    off = LLM.from_parts(target, whole.tokenizer, draft_mode="fixed=7", max_model_len=CONTEXT)
+    assert off.row_invariant
+    some = asks()[:12]
+    expected = [outcome(ask.alone(off)) for ask in some]
+    llm = engine(off, tiny_drafter("dflash", off), blocks=12)
+    assert [outcome(one) for one in run_all(llm, some, preempt_in_turn(llm, every=4))] == expected
