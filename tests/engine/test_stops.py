@@ -218,3 +218,35 @@ def test_end_tokens_are_the_models_unless_ignored_and_the_requests() -> None:
 )
 def test_finish_reason(token_id: int, index: int, reason: str | None) -> None:
     assert finish_reason(token_id, index, end_tokens={2}, max_tokens=10) == reason
+
+
+def test_an_aborted_output_shows_what_a_stop_string_had_held_back() -> None:
+    """The text ends as if nothing had been waited for."""
+    from collections import deque
+
+    from draftproof import SamplingParams
+    from draftproof.engine import StreamEvent
+    from support.llms import tiny_llm
+    from support.tiny import random_tokens
+
+    llm = tiny_llm().with_drafter(None)
+    prompt = random_tokens(8, seed=4).tolist()
+    free = SamplingParams(temperature=1.0, seed=3, ignore_eos=True, max_tokens=48)
+    text = llm.generate(prompt, free)[0].text
+    inbox: deque[StreamEvent] = deque()
+    shown = text[:10]
+    stop = text[8:10] + "\x00"  # its beginning comes, its end never does
+    request = llm.prepare(
+        prompt,
+        SamplingParams(temperature=1.0, seed=3, ignore_eos=True, max_tokens=48, stop=stop),
+        inbox.append,
+    )
+    llm.loop.add(request)
+    while not request.sequences[0].text._matcher._tail:
+        llm.loop.step()
+    llm.loop.abort(request.request_id)
+    result = inbox[-1].result
+    assert result is not None
+    assert result.finish_reason == "abort"
+    assert result.text == "".join(event.text for event in inbox) == text[: len(result.text)]
+    assert len(result.text) >= len(shown)

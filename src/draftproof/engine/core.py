@@ -12,7 +12,7 @@ from draftproof.engine.faults import as_coded
 from draftproof.engine.memory import KVMemory, blocks_within
 from draftproof.engine.metrics import Metrics
 from draftproof.engine.request import Request
-from draftproof.engine.results import RequestResult, StreamEvent
+from draftproof.engine.results import RequestResult, StreamEvent, TextPiece
 from draftproof.engine.scheduler import Scheduler, StepPlan
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.step import Progress, StepRunner
@@ -234,11 +234,21 @@ class EngineCore:
             sequence.finish_reason = sequence.finish_reason or reason
             self._scheduler.remove(sequence, keep)
             self._finish(sequence)
-        for sequence in ended:
+        # Text that waited for the rest of a stop string, or of a character: now it is certain that nothing follows.
+        held = [_held_text(sequence) for sequence in ended]
+        for sequence, pieces in zip(ended, held, strict=True):
             result = request.result() if sequence is ended[-1] else None
             # A receiver that is gone has no use for it, and must not keep the others from theirs.
             with suppress(Exception):
-                request.deliver(_event(sequence, CommittedBlock([], []), result))
+                request.deliver(_event(sequence, CommittedBlock([], pieces), result))
+
+
+def _held_text(sequence: Sequence) -> list[TextPiece]:
+    """What the text of an output that ends early still held back; nothing where the detokeniser is at fault."""
+    with suppress(Exception):
+        text = sequence.text.finish()
+        return [TextPiece(text, False)] if text else []
+    return []
 
 
 def _event(sequence: Sequence, block: CommittedBlock, result: RequestResult | None) -> StreamEvent:

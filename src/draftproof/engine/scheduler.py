@@ -21,6 +21,9 @@ from draftproof.models.kv import KEY_BLOCK
 SHARE = 128
 """Prompt tokens a prompt gets per step at least, budget permitting: more prompts at once would mean smaller, costlier pieces."""
 
+SHARE_OF_DRAFTS = 0.25
+"""Of the token budget, at most, where somebody decodes and a drafter is there."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -99,10 +102,15 @@ class Scheduler:
         room = self.max_num_batched_tokens - len(chunks)
         if room <= 0:  # prompts go on all the same, if slowly
             room = min(KEY_BLOCK // 4, self.max_num_batched_tokens)
-        filling = self._filling_chunks(room)
+        filling = self._filling_chunks(room - self._kept_for_drafts(len(chunks), room))
         spent = sum(chunk.count for chunk in filling)
         alive = [chunk for chunk in chunks if chunk.sequence.memory is not None]
         return StepPlan([*alive, *filling], max(0, room - spent))
+
+    def _kept_for_drafts(self, decoding: int, room: int) -> int:
+        """Rows that prompts leave to drafts, so that outputs go on fast while prompts are processed."""
+        drafter = self.memory.drafter
+        return min(decoding * drafter.max_draft_tokens, int(SHARE_OF_DRAFTS * room)) if drafter else 0
 
     def _decoding_chunks(self) -> list[Chunk]:
         chunks = []
