@@ -15,8 +15,10 @@ from draftproof.engine.economics.mode import DraftMode
 from draftproof.engine.economics.probes import Probes
 from draftproof.engine.economics.survey import Survey
 
-LONGEST_SLEEP = 8
+LONGEST_SLEEP = 32
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
+IDLE_LOOK = 4
+"""While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Economist:
 
     def observe_step(self, step: StepCost) -> None:
         """Correct the cost table by what a step took."""
-        if self.mode.kind != "auto":
+        if self.mode.kind != "auto" or (self._sleep % IDLE_LOOK and not step.draft_slots):
             return
         self._survey.learn(self.costs.observe_step(step))
 

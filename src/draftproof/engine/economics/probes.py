@@ -10,10 +10,12 @@ from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptan
 from draftproof.engine.economics.choice import StepShape
 from draftproof.engine.economics.costs import CostTable
 
-BUDGET = 0.0075
+BUDGET = 0.004
 """Share of the time of undrafted steps that trials may be expected to lose."""
-GRANT = 0.5
+GRANT = 0.3
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
+GROUP = 8
+"""Most trials in one step."""
 MOST_DEBT = 2.0
 """Trials right after one that worked are not refused for want of credit; in passes, how far that may go."""
 FULL_GAIN = 0.3
@@ -95,17 +97,19 @@ class Probes:
         if not dearness:
             return []
         loss *= dearness
-        taken = max(hot, int((np.maximum.accumulate(loss) <= self.credit).sum()))
+        # Together or not at all: a pass of the drafter costs little more for several than for one.
+        group = min(len(due), GROUP)
+        taken = group if float(loss[:group].max()) <= self.credit else hot
         if taken:
             spent = float(loss[taken - 1])
             self.credit = max(self.credit - spent, -MOST_DEBT * pass_s)
             self._refund = min(spent / taken, 1.0 / rate)
         else:
-            dear = float(loss[0])
+            dear = float(loss[:group].max())
             # Nothing is saved up beyond the next trial.
             self.credit = min(self.credit, max(dear, GRANT * pass_s))
             # Steps that cannot earn what is missing need not ask again.
-            self._pause = int(min(LONGEST_WAIT, (dear - self.credit) / self._earned) / 2)
+            self._pause = 1 + int(min(LONGEST_WAIT, (dear - self.credit) / self._earned))
         return due[:taken]
 
     @staticmethod
