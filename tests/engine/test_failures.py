@@ -186,7 +186,8 @@ def test_the_drafter_raises(what: str, at: int) -> None:
             assert outcome(one.result) == outcome(alone(mine))
         else:
             assert_failed(one, "DP451")
-    if what != "new_state" or at <= 2:
+    # Context that could not be taken in while nobody needed it is tried again, so a single failure of `extend` may cost nothing.
+    if what == "propose" or (what == "new_state" and at <= 2):
         assert any(one.result.error for one in running)
     setattr(drafter, what, inner)
     assert_goes_on(llm, *asks)

@@ -121,16 +121,20 @@ class Scheduler:
         return [chunk for chunk in chunks if chunk.sequence.memory is not None]
 
     def _filling_chunks(self, room: int) -> list[Chunk]:
-        """Prompt chunks within `room` rows: shared evenly, what a short one leaves going to the others."""
-        at_once = max(1, room // SHARE)
-        filling = sorted((s for s in self.running if s.pending > 1), key=lambda one: one.order)[:at_once]
-        filling += self._admit(at_once - len(filling))
+        """Prompt chunks within `room` rows: shared evenly, what short ones leave going to others and to newcomers."""
+        queue = sorted((s for s in self.running if s.pending > 1), key=lambda one: one.order)
         chunks: list[Chunk] = []
-        for sequence, share in _fair_shares(filling, room):
-            if sequence.memory is None:  # preempted for one of those before it
-                continue
-            if self._reserve(sequence, share):
-                chunks.append(Chunk.of(sequence, share))
+        while room > 0:
+            queue = [s for s in queue if s.memory is not None]  # the others have been preempted since
+            at_once = max(1, room // SHARE)
+            filling, queue = queue[:at_once], queue[at_once:]
+            filling += self._admit(at_once - len(filling))
+            if not filling:
+                break
+            for sequence, share in _fair_shares(filling, room):
+                if sequence.memory is not None and self._reserve(sequence, share):
+                    chunks.append(Chunk.of(sequence, share))
+                    room -= share
         return [chunk for chunk in chunks if chunk.sequence.memory is not None]
 
     def _admit(self, most: int) -> list[Sequence]:

@@ -192,7 +192,12 @@ class StepRunner:
         self.metrics.count_draft(drafted, accepted)
 
     def _settle(self, works: Items[Work]) -> None:
-        self.memory.settle([work.sequence for work in works if work.sequence.finish_reason is None])
+        going_on = [work for work in works if work.sequence.finish_reason is None]
+        self.memory.settle(
+            [work.sequence for work in going_on],
+            prompts=[work.sequence for work in going_on if not work.chunk.decodes],
+            ended=[work.sequence for work in works if work.sequence.finish_reason is not None],
+        )
 
     # Learn
 

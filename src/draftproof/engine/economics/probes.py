@@ -94,7 +94,8 @@ class Probes:
         )
         loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) / rate, 0.05 * seconds)
         dearness = self._dearness(int(room[chosen].max()), shape, costs)
-        if not dearness:
+        if not dearness:  # nothing to be found out at this size of batch
+            self._pause = LONGEST_WAIT
             return []
         loss *= dearness
         # Together or not at all: a pass of the drafter costs little more for several than for one.
