@@ -71,6 +71,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # kept in order
         self.running: list[Sequence] = []  # in order of admission
         self.preemptions = 0
+        self._gave_way: set[int] = set()  # sequences preempted in the plan being made
         # Who did not fit last, and how many blocks there were to spare then.
         self._blocked: tuple[Sequence, int] | None = None
 
@@ -98,6 +99,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """The next step; empty when there is nothing to do. Reserves the blocks its chunks need."""
+        self._gave_way.clear()
         chunks = self._decoding_chunks()
         room = self.max_num_batched_tokens - len(chunks)
         if room <= 0:  # prompts go on all the same, if slowly
@@ -142,6 +144,8 @@ class Scheduler:
         admitted: list[Sequence] = []
         while self.waiting and len(admitted) < most:
             first = self.waiting[0]
+            if id(first) in self._gave_way:  # the plan may hold a chunk of it from before
+                break
             if self.running and not self._has_place(first):
                 break
             self.memory.open(first)
@@ -192,6 +196,7 @@ class Scheduler:
     def preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's memory; its tokens stay, and it waits in its old place in the order."""
         self.running.remove(sequence)
+        self._gave_way.add(id(sequence))
         self.memory.close(sequence)
         self.preemptions += 1
         sequence.stats.preemptions += 1

@@ -84,18 +84,31 @@ def _greedy(ready: Items[_Rows]) -> list[tuple[_Rows, Verdict]]:
     width = 1 + max(len(rows.drafts) for rows in ready)
     candidates = torch.full((len(ready), width), -1, dtype=torch.long)
     predict = torch.zeros((len(ready), width), dtype=torch.long)
-    faults = []
-    for place, rows in enumerate(ready):
-        best, broken = _argmax(rows.logits)
+    chosen = _choices(ready)
+    for place, (rows, (best, _)) in enumerate(zip(ready, chosen, strict=True)):
         candidates[place, : 1 + len(rows.drafts)] = torch.tensor([rows.anchor, *rows.drafts])
         predict[place, : best.shape[0]] = best
-        faults.append(broken)
     accepted, bonus = compute_dflash_correct_drafts_and_bonus(candidates=candidates, target_predict=predict)
     return [
         # A row behind a rejected draft is read by nobody and may hold anything.
         (rows, Verdict(error=_nan()) if any(broken[: int(a) + 1]) else Verdict(int(a), int(b)))
-        for rows, a, b, broken in zip(ready, accepted.tolist(), bonus.tolist(), faults, strict=True)
+        for rows, a, b, (_, broken) in zip(ready, accepted.tolist(), bonus.tolist(), chosen, strict=True)
     ]
+
+
+def _choices(ready: Items[_Rows]) -> list[tuple[torch.Tensor, list[bool]]]:
+    """What `_argmax` says of each sequence's rows, in two calls: rows as they came, and those that rules have made anew."""
+    chosen: dict[int, tuple[torch.Tensor, list[bool]]] = {}
+    for ruled in (False, True):
+        some = [rows for rows in ready if (rows.sequence.rules is not None) is ruled]
+        if some:
+            best, broken = _argmax(_side_by_side([rows.logits for rows in some]))
+            start = 0
+            for rows in some:
+                end = start + rows.logits.shape[0]
+                chosen[rows.index] = (best[start:end], broken[start:end])
+                start = end
+    return [chosen[rows.index] for rows in ready]
 
 
 def _argmax(logits: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:

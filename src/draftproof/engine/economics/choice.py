@@ -10,8 +10,9 @@ from draftproof.engine.economics.costs import CostTable
 
 LEAST = 1e-3
 """A draft token that survives less often than this never pays."""
-MARGIN = 0.01
-"""Drafting must promise this much more than not drafting: estimates err, and the known is better when even."""
+MARGIN = 0.03
+"""Drafting must promise this much more than not drafting: estimates err, deciding costs time too, and the known is better when
+even."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def best_lengths(
     seconds = costs.target.at(rows, n) + extra
     rates = tokens / seconds
     best = int(rates.argmax())
-    if rates[best] <= rates[0] * (1.0 + MARGIN):
+    margin = MARGIN if drafted is None else 0.0
+    if rates[best] <= rates[0] * (1.0 + margin):
         best = 0
     rate = float(rates[best])
     if shape.other_rows:

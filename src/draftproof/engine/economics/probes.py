@@ -10,14 +10,14 @@ from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptan
 from draftproof.engine.economics.choice import StepShape
 from draftproof.engine.economics.costs import CostTable
 
-BUDGET = 0.004
+BUDGET = 0.0035
 """Share of the time of undrafted steps that trials may be expected to lose."""
 GRANT = 0.3
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
 GROUP = 8
 """Most trials in one step."""
-MOST_DEBT = 2.0
-"""Trials right after one that worked are not refused for want of credit; in passes, how far that may go."""
+MOST_DEBT = 0.5
+"""Trials right after one that worked may go into debt; in passes, how far."""
 FULL_GAIN = 0.3
 """Where even perfect drafts would gain less than this, the budget shrinks in proportion."""
 
@@ -100,10 +100,13 @@ class Probes:
         loss *= dearness
         # Together or not at all: a pass of the drafter costs little more for several than for one.
         group = min(len(due), GROUP)
-        taken = group if float(loss[:group].max()) <= self.credit else hot
+        if float(loss[:group].max()) <= self.credit:
+            taken = group
+        else:
+            taken = hot if self.credit > -MOST_DEBT * pass_s else 0
         if taken:
             spent = float(loss[taken - 1])
-            self.credit = max(self.credit - spent, -MOST_DEBT * pass_s)
+            self.credit -= spent
             self._refund = min(spent / taken, 1.0 / rate)
         else:
             dear = float(loss[:group].max())
