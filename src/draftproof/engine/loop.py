@@ -28,7 +28,9 @@ class SharedLoop:
         self._core = core
         self._holding = threading.Lock()  # who steps
         self._door: deque[Callable[[], object]] = deque()
-        self._gate = threading.RLock()  # the ids in use; garbage collection may close a stream while it is held
+        self._gate = (
+            threading.RLock()
+        )  # the ids in use; garbage collection may close a stream while it is held
         self._ids: set[str] = set()
         self._metrics = core.metrics
 

@@ -25,6 +25,8 @@ from draftproof.models.target import Target
 FLUSH_AT = 128
 """Decoded tokens whose context waits for the drafter at most, while nothing is drafted: in batches of this size a token costs a
 twentieth of what it costs alone."""
+FEW_ROWS = 64
+"""Rows of a pass whose features may be kept as they are, by a view of any of them."""
 
 
 def bytes_per_block(target: Target, drafter: Drafter | None) -> int:
@@ -147,8 +149,9 @@ class KVMemory:
         if self.drafter is None:
             memory.draft_length = memory.kv.length
         elif features is not None and rows:
-            # A copy: a view would keep the whole pass's features alive.
-            memory.waiting.append(features[:rows].clone())
+            # A view keeps the whole pass's features alive: fine for a few rows, too much for prompts.
+            own = features[:rows]
+            memory.waiting.append(own if _few_rows_behind(own) else own.clone())
         self.cache.trim(memory.table, memory.kv.length)
 
     def settle(self, sequences: Items[Sequence], prompts: Items[Sequence], ended: Items[Sequence]) -> None:
@@ -233,6 +236,11 @@ class KVMemory:
             drafter_length=draft_length if self._drafter_key else 0,
             keep=keep,
         )
+
+
+def _few_rows_behind(view: torch.Tensor) -> bool:
+    """Whether a view's storage holds no more than `FEW_ROWS` rows."""
+    return view.untyped_storage().nbytes() <= FEW_ROWS * view.shape[1] * view.element_size()
 
 
 def _has_new_block(memory: SequenceMemory) -> bool:

@@ -205,7 +205,8 @@ class StepRunner:
         if self.drafter is None:
             return
         drafted = [one for one in verified if one.verdict.error is None and _was_drafted(one.work)]
-        self.economist.observe([_outcome(one) for one in drafted])
+        if drafted:
+            self.economist.observe([_outcome(one) for one in drafted])
         self.economist.observe_step(cost)
 
 
