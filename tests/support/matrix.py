@@ -142,7 +142,7 @@ class Matrix:
 
     def _preempted(self, drafter: str, mode: str) -> list[RequestResult]:
         llm = self._engine(drafter, mode, blocks=self.few_blocks)
-        results = run_all(llm, self.asks, preempt_in_turn(llm, every=2))
+        results = run_all(llm, self.asks, preempt_in_turn(llm, every=1))
         assert core_of(llm).metrics.preemptions > len(self.asks) // 2
         for name in FEATURES:
             mine = [result for result, _ in self.of(name, results)]
