@@ -234,7 +234,7 @@ class EngineCore:
             sequence.finish_reason = sequence.finish_reason or reason
             self._scheduler.remove(sequence, keep)
             self._finish(sequence)
-        # Text that waited for the rest of a stop string, or of a character: now it is certain that nothing follows.
+        # Text that waited for the rest of a stop string: now it is certain that nothing follows.
         held = [_held_text(sequence) for sequence in ended]
         for sequence, pieces in zip(ended, held, strict=True):
             result = request.result() if sequence is ended[-1] else None
@@ -246,7 +246,7 @@ class EngineCore:
 def _held_text(sequence: Sequence) -> list[TextPiece]:
     """What the text of an output that ends early still held back; nothing where the detokeniser is at fault."""
     with suppress(Exception):
-        text = sequence.text.finish()
+        text = sequence.text.release()
         return [TextPiece(text, False)] if text else []
     return []
 

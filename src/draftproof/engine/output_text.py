@@ -96,6 +96,14 @@ class OutputText:
             text += rest
         return text
 
+    def release(self) -> str:
+        """The output is broken off here: text that waited for the rest of a stop string. An unfinished character stays out."""
+        if self.stop_string is not None:
+            return ""
+        rest = self._matcher.flush()
+        self._shown.append(rest)
+        return rest
+
     def _show(self, new_text: str) -> Step:
         text = self._matcher.push(new_text) if self._pushed >= self._min_tokens else new_text
         self._shown.append(text)
