@@ -21,6 +21,7 @@ from draftproof.engine.economics import (
     save_costs,
 )
 from draftproof.engine.economics.store import cpu_name
+from draftproof.engine.undisturbed import undisturbed
 from draftproof.models.drafters.base import ContextUpdate, Drafter, DraftRequest, DraftSampling
 from draftproof.models.kv import KEY_BLOCK, SequenceKV, TargetPages
 from draftproof.models.rows import Segment
@@ -70,7 +71,7 @@ def economist_for(
     )
     costs = load_costs(folder, key) if folder is not None else None
     if costs is None:
-        with torch.inference_mode(), torch.autocast(target.device.type, enabled=False):
+        with undisturbed(target.device):
             costs = _Measuring(target, drafter, max_sequences).measure()
         if folder is not None:
             save_costs(folder, key, costs)

@@ -17,8 +17,6 @@ from draftproof.engine.economics.survey import Survey
 
 LONGEST_SLEEP = 32
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
-SHORTEST_SLEEP = 6
-"""Steps for which a plan not to draft holds at least, unless a trial has just worked: thinking costs time too."""
 IDLE_LOOK = 4
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
@@ -106,9 +104,7 @@ class Economist:
                 request.idle += 1
         if not any(lengths) and room.all():
             self._sleepers, self._sleep_rows = requests, other_rows
-            quiet = self._probes.quiet(requests)
-            hot = any(request.hot for request in requests)
-            self._sleep = 0 if hot else min(LONGEST_SLEEP, max(SHORTEST_SLEEP, quiet))
+            self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
         return lengths
 
     def _still_asleep(self, requests: list[RequestAcceptance], other_rows: int) -> bool:

@@ -16,6 +16,8 @@ GRANT = 0.3
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
 GROUP = 8
 """Most trials in one step."""
+LEAST_QUIET = 6
+"""Steps without a trial after one in which none was called for: thinking about it costs time too."""
 MOST_DEBT = 0.5
 """Trials right after one that worked may go into debt; in passes, how far."""
 FULL_GAIN = 0.3
@@ -45,7 +47,7 @@ class Probes:
         """For how many steps there will be no trial if none of these sequences drafts."""
         if any(request.hot for request in requests):
             return 0
-        return max(self._pause, min(request.wait - request.idle for request in requests))
+        return max(LEAST_QUIET, self._pause, min(request.wait - request.idle for request in requests))
 
     def choose(
         self,
