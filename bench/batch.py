@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftproof import LLM, EngineOptions, RequestResult, SamplingParams
+from draftproof.audit.differences import first_unequal
 from prompts import read_prompts
 
 
@@ -87,19 +88,11 @@ def second_turns(llm: LLM, options: argparse.Namespace) -> TurnTwo:
         result = hits[-1]
         prompted += len(result.prompt_token_ids)
         computed += len(result.prompt_token_ids) - result.cached_tokens
-        new += len(result.prompt_token_ids) - _common(
-            result.prompt_token_ids, first.prompt_token_ids + first.token_ids
-        )
+        prompt_ids = result.prompt_token_ids
+        known = first_unequal(prompt_ids, first.prompt_token_ids + first.token_ids)
+        new += 0 if known is None else len(prompt_ids) - known
     same = all(a.token_ids == b.token_ids for a, b in zip(hits, misses, strict=True))
     return TurnTwo(prompted, computed, new, same, Acceptance.of(hits).mean, Acceptance.of(misses).mean)
-
-
-def _common(left: list[int], right: list[int]) -> int:
-    """Length of the common beginning."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def first_difference(
             found = find(prompt, kind, ours, theirs, text_of)
             if found is not None:
                 return found
-    at = _first_unequal(expected.prompt_logprobs or [], came.prompt_logprobs or [])
+    at = first_unequal(expected.prompt_logprobs or [], came.prompt_logprobs or [])
     if at is not None:
         detail = f"log-probabilities of prompt token {at} differ"
         return Difference(prompt, kind, 0, "prompt_logprobs", at, None, None, detail)
@@ -94,7 +94,7 @@ def first_difference(
 def _token(
     prompt: int, kind: str, ours: Choice, theirs: Choice, text_of: Callable[[int], str]
 ) -> Difference | None:
-    at = _first_unequal(ours.token_ids, theirs.token_ids)
+    at = first_unequal(ours.token_ids, theirs.token_ids)
     if at is None:
         return None
     expected, came = _seen(ours, at, text_of), _seen(theirs, at, text_of)
@@ -108,7 +108,7 @@ def _token(
 def _logprobs(
     prompt: int, kind: str, ours: Choice, theirs: Choice, text_of: Callable[[int], str]
 ) -> Difference | None:
-    at = _first_unequal(ours.logprobs or [], theirs.logprobs or [])
+    at = first_unequal(ours.logprobs or [], theirs.logprobs or [])
     if at is None:
         return None
     expected, came = _seen(ours, at, text_of), _seen(theirs, at, text_of)
@@ -130,7 +130,8 @@ def _rest(
     return None
 
 
-def _first_unequal(ours: Sequence[object], theirs: Sequence[object]) -> int | None:
+def first_unequal(ours: Sequence[object], theirs: Sequence[object]) -> int | None:
+    """Index of the first entry that differs or is missing; None when there is none."""
     for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return index

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from draftproof.audit.differences import first_unequal
 from draftproof.engine import PhaseSeconds, RequestResult, RequestStats
 
 
@@ -24,12 +25,7 @@ class Comparison:
     @property
     def first_difference(self) -> int | None:
         """Output index of the first token that differs or is missing; None when there is none."""
-        pairs = zip(self.drafted.token_ids, self.plain.token_ids, strict=False)
-        for index, (ours, other) in enumerate(pairs):
-            if ours != other:
-                return index
-        shorter = min(len(self.drafted.token_ids), len(self.plain.token_ids))
-        return None if len(self.drafted.token_ids) == len(self.plain.token_ids) else shorter
+        return first_unequal(self.drafted.token_ids, self.plain.token_ids)
 
     @property
     def speedup(self) -> float:
