@@ -6,8 +6,13 @@ PyTorch does. See `docs/verification.md`.
 
 from draftproof.verify.config import VerifyConfig
 from draftproof.verify.distribution import target_probs
-from draftproof.verify.drafter_invariant import gumbel_choice, verify_drafter_invariant, warm_up
-from draftproof.verify.greedy import compute_dflash_correct_drafts_and_bonus
+from draftproof.verify.drafter_invariant import (
+    gumbel_choice,
+    sample_checked,
+    verify_drafter_invariant,
+    warm_up,
+)
+from draftproof.verify.greedy import compute_dflash_correct_drafts_and_bonus, verify_greedy
 from draftproof.verify.gumbel import gumbel_noise
 from draftproof.verify.rejection import verify_rejection
 from draftproof.verify.sampling_info import TOP_K_ALL, SamplingInfo, SamplingInfoLike
@@ -22,8 +27,10 @@ __all__ = [
     "compute_dflash_sampling_correct_drafts_and_bonus",
     "gumbel_choice",
     "gumbel_noise",
+    "sample_checked",
     "target_probs",
     "verify_drafter_invariant",
+    "verify_greedy",
     "verify_rejection",
     "warm_up",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
@@ -78,6 +78,18 @@ def check_layout(candidates: torch.Tensor, next_token_logits: torch.Tensor) -> t
             f"got {candidates.device} and {next_token_logits.device}.",
         )
     return bs, draft_token_num
+
+
+def check_first_rows(first_rows: Sequence[int], drafts: Sequence[Sequence[int]], rows: int) -> None:
+    """Ragged drafts: every sequence's rows, one for the anchor and one a draft, are among the `rows` there are."""
+    ends = [first + 1 + len(mine) for first, mine in zip(first_rows, drafts, strict=False)]
+    needed = max(ends, default=0)
+    if len(first_rows) != len(drafts) or needed > rows or min(first_rows, default=0) < 0:
+        raise ContractError(
+            "DP105",
+            f"next_token_logits row count mismatch. Expected {needed} for {len(drafts)} drafts and "
+            f"{len(first_rows)} first rows, got {rows}.",
+        )
 
 
 def check_coin_shapes(coins: torch.Tensor | None, final_coins: torch.Tensor | None, bs: int, n: int) -> None:

@@ -8,12 +8,15 @@ while it equals the choice, so the text of a seed is the same with any drafter o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from draftproof.verify import contract, kernels
 from draftproof.verify.distribution import first_argmax, truncate
+from draftproof.verify.greedy import verify_greedy
 from draftproof.verify.gumbel import as_int64, gumbel_rows
-from draftproof.verify.sampling_info import Filters, SamplingInfo, SamplingInfoLike
+from draftproof.verify.sampling_info import TOP_K_ALL, Filters, SamplingInfo, SamplingInfoLike
 from draftproof.verify.walk import Level, walk
 
 
@@ -77,6 +80,54 @@ def verify_drafter_invariant(
     return walk(candidates, lens, step)
 
 
+def sample_checked(
+    *,
+    candidates: Sequence[Sequence[int]],
+    next_token_logits: torch.Tensor,
+    temperature: Sequence[float],
+    top_k: Sequence[int],
+    top_p: Sequence[float],
+    min_p: Sequence[float],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+) -> list[tuple[int, int]]:
+    """`verify_drafter_invariant` for an engine, which has checked its numbers long before: what is checked here is the rows.
+
+    Args:
+        candidates: token ids of each sequence, equally many; the anchor first.
+        next_token_logits: see `verify_drafter_invariant`.
+        temperature, top_k, top_p, min_p: in range, one a sequence; ``top_k <= 0`` keeps all tokens; no temperature is 0.
+        seeds: 64-bit integers, one a sequence.
+        positions: output index of each sequence's first choice.
+
+    Returns:
+        For each sequence (draft tokens kept, bonus).
+
+    Raises:
+        ContractError: DP105, and DP121 to DP123 for a row that was read.
+    """
+    n = len(candidates[0])
+    if next_token_logits.shape[0] == len(candidates) * n and kernels.available(next_token_logits):
+        top_ks = [k if 0 < k < TOP_K_ALL else TOP_K_ALL for k in top_k]
+        settings = (temperature, top_ks, top_p, min_p)
+        outcomes = kernels.drafter_invariant_on_numbers(
+            candidates, next_token_logits, settings, seeds, positions
+        )
+        contract.raise_first_fault(outcomes, n)
+        return [(accepted, int(bonus)) for _, _, accepted, bonus in outcomes]
+    device = next_token_logits.device
+    kept, bonuses = verify_drafter_invariant(
+        candidates=torch.tensor(candidates, device=device),
+        next_token_logits=next_token_logits,
+        sampling_info=SamplingInfo.of(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, device=device
+        ),
+        seeds=torch.tensor(seeds, device=device),
+        positions=torch.tensor(positions, device=device),
+    )
+    return list(zip(kept.tolist(), bonuses.tolist(), strict=True))
+
+
 def gumbel_choice(
     *,
     logits: torch.Tensor,
@@ -132,6 +183,6 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     Takes some 15 seconds the first time on a machine, half a second later on, nothing where kernels do not run.
     """
     one = torch.zeros(1, dtype=torch.int64)
-    gumbel_choice(
-        logits=torch.zeros((1, 2), dtype=dtype), sampling_info=SamplingInfo.of(), seeds=one, positions=one
-    )
+    logits = torch.zeros((1, 2), dtype=dtype)
+    gumbel_choice(logits=logits, sampling_info=SamplingInfo.of(), seeds=one, positions=one)
+    verify_greedy(next_token_logits=logits, first_rows=[0], drafts=[[]])

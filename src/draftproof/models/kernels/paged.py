@@ -1,8 +1,5 @@
 """Compiled row-invariant attention over pages: the machine code behind `kernels`.
 
-All of it is one file on purpose: numba renews cached machine code when the file of the entry point changes, but not when
-a file that it calls into does.
-
 Why a row's bits depend on its own sequence alone. Query rows are handled a few at a time, so that a key block is loaded
 once for several of them; but each row has sums of its own, and every one of them has one order:
 
@@ -32,9 +29,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from draftproof.models.kernels.compiling import compiled
 
 BLOCK = 64
 """Positions in a page."""
@@ -58,18 +57,6 @@ _EXP_TERMS = [1.0 / math.factorial(power) for power in range(8)]
 # tanh(x) / x in powers of x * x, for |x| below the limit: relative error 1e-7.
 _TANH_TERMS = [1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925]
 _TANH_LIMIT = 0.35
-
-
-def _compile(**options):
-    """`njit` with the options all functions share; without a cache where no folder for one can be written."""
-
-    def decorate(function):
-        try:
-            return njit(nogil=True, error_model="numpy", cache=True, **options)(function)
-        except RuntimeError:
-            return njit(nogil=True, error_model="numpy", **options)(function)
-
-    return decorate
 
 
 # --- single numbers -----------------------------------------------------------------------------------------------
@@ -417,7 +404,7 @@ def _weigh(context, scores, low, high, state):
 # --- attention ----------------------------------------------------------------------------------------------------
 
 
-@_compile()
+@compiled()
 def _score(rows, queries, width, keys, ahead, scores, dim, kind):
     if rows == 6:
         _score_6(queries, width, keys, ahead, scores, dim, kind)
@@ -433,7 +420,7 @@ def _score(rows, queries, width, keys, ahead, scores, dim, kind):
         _score_1(queries, width, keys, ahead, scores, dim, kind)
 
 
-@_compile()
+@compiled()
 def _mix_columns(rows, weights, values, ahead, out, width, first, end, kind):
     if rows == 6:
         _mix_6(weights, values, ahead, out, width, first, end, kind)
@@ -449,7 +436,7 @@ def _mix_columns(rows, weights, values, ahead, out, width, first, end, kind):
         _mix_1(weights, values, ahead, out, width, first, end, kind)
 
 
-@_compile()
+@compiled()
 def _mix(rows, weights, values, ahead, out, width, first, end, kind):
     """``out += weights @ values`` over positions ``[first, end)`` of a block, in order."""
     size = _size(kind)
@@ -468,7 +455,7 @@ def _mix(rows, weights, values, ahead, out, width, first, end, kind):
         column += _LANES
 
 
-@_compile()
+@compiled()
 def _mix_visible(rows, lows, highs, weights, values, ahead, out, width, kind):
     """`_mix` for rows that see different stretches of a block.
 
@@ -493,7 +480,7 @@ def _mix_visible(rows, lows, highs, weights, values, ahead, out, width, kind):
             r += together
 
 
-@_compile()
+@compiled()
 def _store(
     spans, tables, source, head_stride, row_stride, pages, page_stride, kv_heads, dim, width, transposed, kind
 ):
@@ -516,7 +503,7 @@ def _store(
             position += step
 
 
-@_compile()
+@compiled()
 def store(
     spans,
     tables,
@@ -575,27 +562,132 @@ def store(
     )
 
 
-@_compile()
+@compiled()
 def _extent(spans, tasks, task):
     """(span, row in the pass of the first query, position of the first and of the last query) of a task."""
     span, first, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
     return span, spans[span, 0] + first, spans[span, 2] + first, spans[span, 2] + end - 1
 
 
-@_compile()
+@compiled()
 def _first_block(query, window):
     """Block of the first position that the query at a position sees."""
     return max(0, query - window + 1) // BLOCK if window > 0 else 0
 
 
-@_compile()
+@compiled()
 def _first_page(spans, tables, tasks, task, window):
     """The first page that a task reads."""
     span, _, first_query, _ = _extent(spans, tasks, task)
     return tables[spans[span, 3] + _first_block(first_query, window)]
 
 
-@_compile()
+@compiled()
+def attend_task(
+    row,
+    first_query,
+    last_query,
+    head,
+    pages,
+    query,
+    head_stride,
+    row_stride,
+    out,
+    key_pages,
+    value_pages,
+    page_stride,
+    keys_behind,
+    values_behind,
+    kv_heads,
+    group,
+    key_dim,
+    key_width,
+    value_dim,
+    value_width,
+    scaling,
+    window,
+    softcap,
+    sinks,
+    queries,
+    mixed,
+    states,
+    scores,
+    query_kind,
+    kind,
+):
+    """Attend for consecutive query rows of one sequence, with the query heads of one key head.
+
+    Args:
+        row, first_query, last_query: row in the pass of the first query, and positions of the first and of the last.
+        head: the key head.
+        pages: the sequence's page numbers, in order from position 0.
+        keys_behind, values_behind: addresses of what is worked on next, to be fetched during the last block.
+        queries, mixed, states, scores: memory to work in, float32 ``[rows * group, key_dim]``, ``[rows * group,
+            value_width]``, ``[rows * group, 3]``, ``[TOGETHER, BLOCK]``.
+
+    The others are those of `attend`.
+    """
+    size = _size(kind)
+    lows, highs = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
+    score_at = _address(scores)
+    rows = (last_query - first_query + 1) * group
+    for r in range(rows):
+        own_head = head * group + r % group
+        start = own_head * head_stride + (row + r // group) * row_stride
+        for d in range(key_dim):
+            queries[r, d] = _widen(_get(query, start + d, query_kind)) * np.float32(scaling)
+        for d in range(value_width):
+            mixed[r, d] = np.float32(0.0)
+        # A sink is a key of weight 1 at its own maximum, without a value.
+        states[r, 0] = _get(sinks, own_head, np.float32(0.0)) if sinks != 0 else np.float32(-np.inf)
+        states[r, 1] = np.float32(1.0) if sinks != 0 else np.float32(0.0)
+    last_block = last_query // BLOCK
+    for block in range(_first_block(first_query, window), last_block + 1):
+        base = block * BLOCK
+        page = pages[block] * page_stride
+        keys = key_pages + (page + head * key_width * BLOCK) * size
+        values = value_pages + (page + head * value_width * BLOCK) * size
+        keys_ahead, values_ahead = keys_behind, values_behind
+        if block < last_block:
+            following = pages[block + 1] * page_stride
+            keys_ahead = key_pages + (following + head * key_width * BLOCK) * size
+            values_ahead = value_pages + (following + head * value_width * BLOCK) * size
+        # Rows are in order of position: those that see something of the block are neighbours.
+        last = min(last_query, base + BLOCK - 2 + window) if window > 0 else last_query
+        r, end = max(0, base - first_query) * group, (last - first_query + 1) * group
+        while r < end:
+            some = min(TOGETHER, end - r)
+            _score(
+                some,
+                _address(queries) + r * key_dim * 4,
+                key_dim,
+                keys,
+                keys_ahead,
+                score_at,
+                key_dim,
+                kind,
+            )
+            for i in range(some):
+                position = first_query + (r + i) // group
+                lows[i] = max(0, position - window + 1 - base) if window > 0 else 0
+                highs[i] = min(BLOCK, position + 1 - base)
+                if softcap > 0.0:
+                    _cap(score_at + i * BLOCK * 4, np.float32(softcap))
+                _weigh(score_at + i * BLOCK * 4, lows[i], highs[i], _address(states) + (r + i) * 12)
+                shrink = states[r + i, 2]
+                if shrink != np.float32(1.0):
+                    for d in range(value_width):
+                        mixed[r + i, d] *= shrink
+            out_at = _address(mixed) + r * value_width * 4
+            _mix_visible(some, lows, highs, score_at, values, values_ahead, out_at, value_width, kind)
+            r += some
+    for r in range(rows):
+        start = ((row + r // group) * kv_heads * group + head * group + r % group) * value_dim
+        for d in range(value_dim):
+            _put(out, start + d, _narrow(mixed[r, d] / states[r, 1], query_kind))
+
+
+@compiled()
 def attend(
     counter,
     tasks,
@@ -644,72 +736,46 @@ def attend(
     mixed = np.empty((most, value_width), np.float32)
     states = np.empty((most, 3), np.float32)
     scores = np.empty((TOGETHER, BLOCK), np.float32)
-    lows, highs = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64)
-    score_at, count = _address(scores), tasks.shape[0] * kv_heads
+    count = tasks.shape[0] * kv_heads
     upcoming = _take(_address(counter))
     while upcoming < count:
         # One task is held in advance, so that its first block can be fetched while the last of this one is worked on.
         task, head, upcoming = upcoming // kv_heads, upcoming % kv_heads, _take(_address(counter))
         span, row, first_query, last_query = _extent(spans, tasks, task)
-        table = spans[span, 3]
-        rows = (last_query - first_query + 1) * group
-        for r in range(rows):
-            own_head = head * group + r % group
-            start = own_head * head_stride + (row + r // group) * row_stride
-            for d in range(key_dim):
-                queries[r, d] = _widen(_get(query, start + d, query_kind)) * np.float32(scaling)
-            for d in range(value_width):
-                mixed[r, d] = np.float32(0.0)
-            # A sink is a key of weight 1 at its own maximum, without a value.
-            states[r, 0] = _get(sinks, own_head, np.float32(0.0)) if sinks != 0 else np.float32(-np.inf)
-            states[r, 1] = np.float32(1.0) if sinks != 0 else np.float32(0.0)
-        last_block = last_query // BLOCK
-        for block in range(_first_block(first_query, window), last_block + 1):
-            base = block * BLOCK
-            page = tables[table + block] * page_stride
-            keys = key_pages + (page + head * key_width * BLOCK) * size
-            values = value_pages + (page + head * value_width * BLOCK) * size
-            following, its_head = page, head
-            if block < last_block:
-                following = tables[table + block + 1] * page_stride
-            elif upcoming < count:
-                following, its_head = (
-                    _first_page(spans, tables, tasks, upcoming // kv_heads, window),
-                    upcoming % kv_heads,
-                )
-                following *= page_stride
-            keys_ahead = key_pages + (following + its_head * key_width * BLOCK) * size
-            values_ahead = value_pages + (following + its_head * value_width * BLOCK) * size
-            # Rows are in order of position: those that see something of the block are neighbours.
-            last = min(last_query, base + BLOCK - 2 + window) if window > 0 else last_query
-            r, end = max(0, base - first_query) * group, (last - first_query + 1) * group
-            while r < end:
-                some = min(TOGETHER, end - r)
-                _score(
-                    some,
-                    _address(queries) + r * key_dim * 4,
-                    key_dim,
-                    keys,
-                    keys_ahead,
-                    score_at,
-                    key_dim,
-                    kind,
-                )
-                for i in range(some):
-                    position = first_query + (r + i) // group
-                    lows[i] = max(0, position - window + 1 - base) if window > 0 else 0
-                    highs[i] = min(BLOCK, position + 1 - base)
-                    if softcap > 0.0:
-                        _cap(score_at + i * BLOCK * 4, np.float32(softcap))
-                    _weigh(score_at + i * BLOCK * 4, lows[i], highs[i], _address(states) + (r + i) * 12)
-                    shrink = states[r + i, 2]
-                    if shrink != np.float32(1.0):
-                        for d in range(value_width):
-                            mixed[r + i, d] *= shrink
-                out_at = _address(mixed) + r * value_width * 4
-                _mix_visible(some, lows, highs, score_at, values, values_ahead, out_at, value_width, kind)
-                r += some
-        for r in range(rows):
-            start = ((row + r // group) * kv_heads * group + head * group + r % group) * value_dim
-            for d in range(value_dim):
-                _put(out, start + d, _narrow(mixed[r, d] / states[r, 1], query_kind))
+        following, its_head = tables[spans[span, 3]], head
+        if upcoming < count:
+            following = _first_page(spans, tables, tasks, upcoming // kv_heads, window)
+            its_head = upcoming % kv_heads
+        following *= page_stride
+        attend_task(
+            row,
+            first_query,
+            last_query,
+            head,
+            tables[spans[span, 3] :],
+            query,
+            head_stride,
+            row_stride,
+            out,
+            key_pages,
+            value_pages,
+            page_stride,
+            key_pages + (following + its_head * key_width * BLOCK) * size,
+            value_pages + (following + its_head * value_width * BLOCK) * size,
+            kv_heads,
+            group,
+            key_dim,
+            key_width,
+            value_dim,
+            value_width,
+            scaling,
+            window,
+            softcap,
+            sinks,
+            queries,
+            mixed,
+            states,
+            scores,
+            query_kind,
+            kind,
+        )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +58,62 @@ def drafter_invariant(
     return _each(compiled.walk_drafter_invariant, arguments, rows)
 
 
+def greedy(
+    logits: torch.Tensor, first_rows: Sequence[int], drafts: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """`verify_greedy` after its checks: (accepted, bonus) of each sequence; bonus -1 where a row that was read has NaN."""
+    compiled, rows = _require(), _rows(logits)
+    # One flat table: for each sequence its first row, the number of its drafts, and these.
+    flat: list[int] = []
+    edges = [0]
+    for first, mine in zip(first_rows, drafts, strict=True):
+        flat.append(first)
+        flat.append(len(mine))
+        flat += mine
+        edges.append(len(flat))
+    count = len(drafts)
+    table, out = np.array(flat, np.int64), np.empty((count, 2), np.int64)
+    threads = min(torch.get_num_threads(), count) if count * rows.vocab >= _MIN_SHARED_TOKENS else 1
+    if threads == 1:
+        compiled.walk_greedy(rows, table, 0, len(flat), out, 0)
+    else:
+        pieces = min(count, 2 * threads)
+        cuts = [count * piece // pieces for piece in range(pieces + 1)]
+        queue = iter(list(pairwise(cuts)))
+
+        def work() -> None:
+            for start, stop in queue:
+                compiled.walk_greedy(rows, table, edges[start], edges[stop], out, start)
+
+        run_together(work, threads)
+    return [(accepted, bonus) for accepted, bonus in out.tolist()]
+
+
+def drafter_invariant_on_numbers(
+    candidates: Sequence[Sequence[int]],
+    logits: torch.Tensor,
+    settings: tuple[Sequence[float], Sequence[int], Sequence[float], Sequence[float]],
+    seeds: Sequence[int],
+    positions: Sequence[int],
+) -> list[Outcome]:
+    """`drafter_invariant` from Python's numbers; settings: temperatures, top-k, top-p, min-p of each sequence."""
+    rows, table = _rows(logits), np.array(candidates, np.int64)
+    lens = np.full(table.shape[0], table.shape[1] - 1, np.int64)
+    temperatures, top_ks, top_ps, min_ps = settings
+    arguments = (
+        rows,
+        table,
+        lens,
+        np.array(temperatures, np.float64),
+        np.array(top_ks, np.int64),
+        np.array(top_ps, np.float64),
+        np.array(min_ps, np.float64),
+        np.array(seeds, np.int64),
+        np.array(positions, np.int64),
+    )
+    return _each(_require().walk_drafter_invariant, arguments, rows)
+
+
 def target_only(
     candidates: torch.Tensor,
     logits: torch.Tensor,
@@ -103,21 +160,28 @@ def _require() -> ModuleType:
     return module
 
 
+_NO_HALVES, _NO_FLOATS = np.empty(0, np.uint16), np.empty(0, np.float32)
+
+
 def _rows(logits: torch.Tensor) -> Any:
     """The logits' memory as `compiled.Rows`, without copying a row."""
     compiled = _require()
     row_stride, stride = logits.stride()
     if logits.dtype == torch.float32:
-        base, half, kind = _flat(logits), np.empty(0, np.uint16), compiled.FLOAT32
+        base, half, kind = _flat(logits), _NO_HALVES, compiled.FLOAT32
     else:
-        base, half = np.empty(0, np.float32), _flat(logits.view(torch.int16)).view(np.uint16)
+        base, half = _NO_FLOATS, _flat(logits.view(torch.int16)).view(np.uint16)
         kind = compiled.BFLOAT16 if logits.dtype == torch.bfloat16 else compiled.FLOAT16
     return compiled.Rows(base, half, kind, row_stride, stride, logits.shape[1])
 
 
 def _flat(tensor: torch.Tensor) -> np.ndarray:
     """The memory that a strided tensor spans, as one line; its strides still address it."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous():
+        whole: np.ndarray = tensor.numpy().reshape(-1)
+        return whole
     if tensor.numel() == 0:
         return tensor.new_empty(0).numpy()
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

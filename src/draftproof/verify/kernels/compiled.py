@@ -1,8 +1,5 @@
 """The compiled form of the verification rules: one call walks one sequence down its drafts.
 
-All of it is one file on purpose. numba caches machine code per entry point and renews it when the file of the entry
-point changes, but not when a file that it calls into does; split up, an edit could leave old code in use.
-
 How a row is read. A vocabulary row is cut into blocks of `BLOCK` tokens. One pass finds each block's largest logit
 and, where the rule needs it, each block's mass in units of a power of two that follows the largest logit seen, so
 nothing has to be known beforehand and nothing is rounded when it changes. Every later question (top-k, top-p, the
@@ -17,12 +14,15 @@ A row's result depends on the row and its settings alone: one thread computes it
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from draftproof.verify.kernels.compiling import compiler
 
 BLOCK, CHUNK = 64, 512
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
@@ -60,16 +60,7 @@ _Q3, _Q4, _Q5 = np.float32(0.05550357114219), np.float32(0.00967603191832), np.f
 _ROUGH_LIMIT = 64.0
 
 
-def _compile(**options):
-    """`njit` with the options all functions share; without a cache where no folder for one can be written."""
-
-    def decorate(function):
-        try:
-            return njit(nogil=True, error_model="numpy", cache=True, **options)(function)
-        except RuntimeError:
-            return njit(nogil=True, error_model="numpy", **options)(function)
-
-    return decorate
+_compile = compiler(Path(__file__).parent)
 
 
 class Rows(NamedTuple):
@@ -853,6 +844,54 @@ def walk_drafter_invariant(
         if t < length and candidates[b, t + 1] != choice:
             return SOUND, t, t, choice
     return SOUND, length, length, choice
+
+
+# --- greedy -------------------------------------------------------------------------------------------------------
+
+
+@_compile()
+def _argmax(row):
+    """(whether there is no NaN, lowest token with the largest logit): block maxima by rank, then the block's first."""
+    vocab = row.shape[0]
+    bits = row.view(np.int32)
+    best, where = np.uint32(0), 0
+    address = np.uint64(row.ctypes.data)
+    for start in range(0, vocab, BLOCK):
+        ahead = address + np.uint64(4 * (start + _AHEAD))
+        for line in range(0, 4 * BLOCK, 64):
+            _prefetch(ahead + np.uint64(line))
+        count = min(BLOCK, vocab - start)
+        rank = _top_rank(bits[start : start + count], count)
+        if rank == _RANK_ZERO - np.uint32(1):  # -0.0, which must not rank below 0.0
+            rank = _RANK_ZERO
+        if rank > best:
+            best, where = rank, start
+    if best > _RANK_INF:
+        return False, np.int64(-1)
+    value = _value_of(best)
+    for i in range(where, min(vocab, where + BLOCK)):
+        if row[i] == value:
+            return True, np.int64(i)
+    return True, np.int64(0)
+
+
+@_compile()
+def walk_greedy(rows, table, begin, end, out, first):
+    """Sequences under the greedy rule, one after the other; see `kernels.greedy` for `table`."""
+    scratch = np.empty(rows.vocab if rows.kind != FLOAT32 or rows.stride != 1 else 0, np.float32)
+    place = first
+    while begin < end:
+        row, guesses = table[begin], table[begin + 1]
+        accepted, choice, going = 0, np.int64(-1), True
+        while going:
+            sound, choice = _argmax(_fetch(rows, row + accepted, scratch))
+            going = sound and accepted < guesses and table[begin + 2 + accepted] == choice
+            if going:
+                accepted += 1
+        out[place, 0] = accepted
+        out[place, 1] = choice
+        place += 1
+        begin += 2 + guesses
 
 
 # --- rules with coins ---------------------------------------------------------------------------------------------
