@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from draftproof.engine.loading import check_lossless, load
 from draftproof.errors import DraftproofWarning, ModelError, RequestError
+from draftproof.models.executor import is_fused
+from draftproof.models.fused import FusedTarget
 from draftproof.models.linear import Route
 from draftproof.models.target import Target, TargetOptions
 from support.tiny import make_model
 from support.tiny_tokenizers import tiny_tokenizer
 
-OPTIONS = TargetOptions(dtype="float32", device="cpu")
+OPTIONS = TargetOptions(dtype="float32", device="cpu", executor="transformers")
+AUTO = TargetOptions(dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,41 @@ def test_nothing_helps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not load(folder, "tiny", OPTIONS, "auto").row_invariant
     with pytest.raises(ModelError) as caught:
         load(folder, "tiny", OPTIONS, "strict")
+    assert caught.value.code == "DP264"
+
+
+def test_the_fused_executor_comes_first(folder: Path) -> None:
+    loaded = load(folder, "tiny", AUTO, "strict")
+    assert loaded.row_invariant
+    assert is_fused(loaded.target)
+    other = load(folder, "tiny", OPTIONS, "strict")
+    assert (loaded.end_token_ids, loaded.defaults) == (other.end_token_ids, other.defaults)
+
+
+def test_transformers_where_the_fused_executor_is_not_row_invariant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FusedTarget, "self_test", lambda target: False)
+    loaded = load(folder, "tiny", AUTO, "strict")
+    assert loaded.row_invariant
+    assert isinstance(loaded.target, Target)
+    assert loaded.target.route is Route.PACKED
+    failing(monkeypatch, {Route.PACKED})
+    loaded = load(folder, "tiny", AUTO, "strict")
+    assert isinstance(loaded.target, Target)
+    assert loaded.target.route is Route.TILES
+
+
+@pytest.mark.parametrize("changes", [{"executor": "fused"}, {"dtype": "int8"}])
+def test_what_was_asked_for_is_not_exchanged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    monkeypatch.setattr(FusedTarget, "self_test", lambda target: False)
+    with pytest.warns(DraftproofWarning, match="lossless in distribution only"):
+        loaded = load(folder, "tiny", replace(AUTO, **changes), "auto")
+    assert is_fused(loaded.target)
+    with pytest.raises(ModelError) as caught:
+        load(folder, "tiny", replace(AUTO, **changes), "strict")
     assert caught.value.code == "DP264"
 
 

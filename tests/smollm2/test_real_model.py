@@ -90,7 +90,7 @@ def test_drafting_changes_nothing(drafter: str, sampling: str, tmp_path: Path) -
 def test_a_trained_drafter_is_accepted() -> None:
     result = (
         smollm2("bfloat16")
-        .with_drafter(str(PROTOTYPE))
+        .with_drafter(str(PROTOTYPE), draft_mode="fixed=7")
         .chat(chat(QUESTIONS[0]), SamplingParams(max_tokens=64))[0]
     )
     assert result.stats.acceptance_length > 1.4

@@ -14,6 +14,9 @@ from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, register
 from draftproof.models.linear import packing_available
 
+DTYPES = ("auto", "float32", "bfloat16", "int8", "int4")
+"""What a target may be asked to compute in. The integers are for weights, and for the fused executor."""
+EXECUTORS = ("auto", "fused", "transformers")
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -28,17 +31,16 @@ def load_causal_lm(path: Path, name: str, dtype: str, device: str, trust_remote_
         trust_remote_code: run the checkpoint's own modelling code.
 
     Raises:
-        ModelError: DP250 (unreadable, or weights missing or misshapen), DP259 (unknown dtype or device), DP260 (quantised).
+        ModelError: DP250 (unreadable, or weights missing or misshapen), DP259 (unknown dtype or device), DP260 (quantised),
+            DP266 (a dtype that only the fused executor has).
     """
     register()
-    where = _device(device)
-    config = _config(path, name, trust_remote_code)
-    if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(
-            "DP260",
-            f"{name} is a quantised checkpoint ({_method(config)}); use the unquantised weights of the same model",
-        )
-    kind = _dtype(dtype, config, where)
+    check_dtype(dtype)
+    where = device_of(device)
+    config = read_config(path, name, trust_remote_code)
+    kind = float_dtype(dtype, config, where)
+    if kind is None:
+        raise only_fused(name, dtype, "the Transformers executor was asked for")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             path,
@@ -67,11 +69,37 @@ def no_attention_interface(name: str, model_type: str) -> ModelError:
     )
 
 
-def _config(path: Path, name: str, trust_remote_code: bool) -> Any:
+def only_fused(name: str, dtype: str, why: str) -> ModelError:
+    """The refusal of integer weights where the fused executor cannot run."""
+    return ModelError(
+        "DP266",
+        f"{name}: dtype {dtype!r} needs the fused executor, which cannot be had: {why}. "
+        "Use dtype 'bfloat16' or 'float32', or leave it 'auto'.",
+    )
+
+
+def read_config(path: Path, name: str, trust_remote_code: bool) -> Any:
+    """The checkpoint's Transformers config.
+
+    Raises:
+        ModelError: DP250, it cannot be read; DP260, the checkpoint is quantised.
+    """
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise ModelError("DP250", f"cannot read the configuration of {name}: {_one_line(error)}") from error
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(
+            "DP260",
+            f"{name} is a quantised checkpoint ({_method(config)}); use the unquantised weights of the same model",
+        )
+    return config
+
+
+def check_dtype(dtype: object) -> None:
+    """Raises `ModelError` DP259 for what is none of `DTYPES`."""
+    if dtype not in DTYPES:
+        raise ModelError("DP259", f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
 def _experts(config: Any) -> dict[str, str]:
@@ -97,19 +125,31 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _dtype(dtype: str, config: Any, device: torch.device) -> torch.dtype:
-    if dtype in _DTYPES:
-        return _DTYPES[dtype]
+def float_dtype(dtype: str, config: Any, device: torch.device) -> torch.dtype | None:
+    """The floating dtype that one of `DTYPES` means for a checkpoint; None for integers.
+
+    ``"auto"`` is the checkpoint's own where this machine computes it well: float32, else bfloat16.
+    """
     if dtype != "auto":
-        raise ModelError("DP259", f"dtype must be one of auto, {', '.join(_DTYPES)}, got {dtype!r}")
-    own = getattr(config.get_text_config(), "dtype", None) or torch.float32
-    if own == torch.float32:
+        return _DTYPES.get(dtype)
+    if own_dtype(config) == torch.float32:
         return torch.float32
     good = device.type != "cpu" or packing_available(torch.bfloat16, device)
     return torch.bfloat16 if good else torch.float32
 
 
-def _device(device: str) -> torch.device:
+def own_dtype(config: Any) -> torch.dtype:
+    """The dtype that a checkpoint was stored in, by its config."""
+    own: torch.dtype = getattr(config.get_text_config(), "dtype", None) or torch.float32
+    return own
+
+
+def device_of(device: str) -> torch.device:
+    """A torch device from its name; ``"auto"`` is CUDA where there is one.
+
+    Raises:
+        ModelError: DP259, it is not to be had.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

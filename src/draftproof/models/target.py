@@ -24,6 +24,7 @@ from draftproof.models.linear import Route, best_route
 from draftproof.models.loading import load_causal_lm
 from draftproof.models.masks import noting_masks
 from draftproof.models.rows import Segment, TargetOutput
+from draftproof.models.self_test import rows_stand_alone
 from draftproof.models.structure import Structure, find_structure
 from draftproof.models.swap import swap_operators
 
@@ -33,16 +34,21 @@ class TargetOptions:
     """How to load a target.
 
     Attributes:
-        dtype: ``"auto"``, ``"bfloat16"`` or ``"float32"``; `auto` is the checkpoint's own where this machine computes it well.
+        dtype: ``"auto"``, ``"float32"``, ``"bfloat16"``, ``"int8"`` or ``"int4"`` (of the weights; the fused executor only).
+            `auto` is the checkpoint's own where this machine computes it well; the fused executor takes a faster one for a
+            larger model whose answers stay the same (`models.quality`).
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` ...; `auto` is CUDA where there is one.
-        route: how linears compute; the best row-invariant route when None.
+        route: how the Transformers executor's linears compute; the best row-invariant route when None. With a route
+            given, that executor runs.
         trust_remote_code: run modelling code that comes with the checkpoint.
+        executor: ``"auto"``, ``"fused"`` or ``"transformers"``; `auto` is fused where the model and this machine allow.
     """
 
     dtype: str = "auto"
     device: str = "auto"
     route: Route | None = None
     trust_remote_code: bool = False
+    executor: str = "auto"
 
 
 class _Tapped:
@@ -290,49 +296,13 @@ class Target:
             )
         self.structure.set_window(lost.pop())
 
-    @torch.inference_mode()
     def self_test(self) -> bool:
-        """Whether rows come out bit-identical alone, chunked and in company, on this machine, in this precision.
-
-        Runs 80 tokens as one pass in pages of their own; then in odd pieces between two other sequences, in scattered pages
-        of a pool that is full of NaN wherever nothing has been written.
+        """Whether rows come out bit-identical alone, chunked and in company, on this machine: see `rows_stand_alone`.
 
         Raises:
             ModelError: DP263, the rows differ by more than rounding.
         """
-        generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(self.structure.vocab_size, (80,), generator=generator).to(self.device)
-        whole = self.forward([Segment(self.new_sequence(), tokens, 0)]).logits
-        pool = self.new_pages(6)
-        pool.fill(torch.nan)
-        before, mine, behind = (SequenceKV(pool, table) for table in ([3], [5, 1], [0]))
-        pieces = []
-        for length in (1, 5, 1, 10, 1, 16, 3, 35, 8):
-            segments = [Segment(mine, tokens[mine.length : mine.length + length], 0)]
-            if length != 1:
-                others = [tokens[length : length + 3], tokens[:length:4]]
-                segments = [
-                    Segment(before, others[0], 3),
-                    *segments,
-                    Segment(behind, others[1], len(others[1])),
-                ]
-            pieces.append(self.forward(segments).logits)
-            for segment in segments:
-                segment.kv.commit_to(segment.kv.written)
-        cut = torch.cat(pieces)
-        self._refuse_more_than_rounding(whole.float(), cut.float())
-        return torch.equal(whole, cut)
-
-    def _refuse_more_than_rounding(self, whole: torch.Tensor, cut: torch.Tensor) -> None:
-        scale = float(whole.abs().max())
-        allowed = (0.25 if self.dtype == torch.bfloat16 else 0.01) * scale
-        difference = float((whole - cut).abs().max())
-        if not difference <= allowed:
-            raise ModelError(
-                "DP263",
-                f"{self.name}: logits differ by {difference:.3g} (of {scale:.3g}) when the same tokens come in one pass or in "
-                f"several; the {self.structure.model_type} code keeps something between tokens that draftproof does not know of",
-            )
+        return rows_stand_alone(self, self.structure.vocab_size, self.structure.model_type)
 
 
 def _rows_of(segments: Sequence[Segment]) -> tuple[np.ndarray, np.ndarray]:

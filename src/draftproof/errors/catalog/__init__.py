@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftproof.errors.catalog import audit, drafters, engine, models, requests, targets, verify
+from draftproof.errors.catalog import audit, bench, drafters, engine, models, requests, targets, verify
 from draftproof.errors.explanation import Explanation
 
 ALL: tuple[Explanation, ...] = (
@@ -13,6 +13,7 @@ ALL: tuple[Explanation, ...] = (
     *requests.EXPLANATIONS,
     *engine.EXPLANATIONS,
     *audit.EXPLANATIONS,
+    *bench.EXPLANATIONS,
 )
 _INDEX: dict[str, Explanation] = {key.lower(): entry for entry in ALL for key in (entry.code, entry.name)}
 

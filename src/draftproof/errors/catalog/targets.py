@@ -138,12 +138,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         code="DP259",
         name="bad-dtype-or-device",
         title="The dtype or device cannot be used",
-        meaning="draftproof computes in bfloat16 or float32, on the CPU or on a device this PyTorch build can reach.",
+        meaning="draftproof computes in float32, bfloat16, int8 or int4 (weights), on the CPU or on a device this PyTorch "
+        "build can reach.",
         triggers=(
             'dtype="float16" or a misspelt dtype',
             'device="cuda" with a CPU build of PyTorch, or without a GPU',
         ),
-        fix='Use dtype "auto", "bfloat16" or "float32"; use device "cpu" or install a PyTorch build for your GPU.',
+        fix='Use dtype "auto", "float32", "bfloat16", "int8" or "int4"; use device "cpu" or install a PyTorch '
+        "build for your GPU.",
         before='LLM("smollm2-135m", dtype="fp16")',
         after='LLM("smollm2-135m", dtype="bfloat16")',
         prevention='Leave both on "auto".',
@@ -223,5 +225,63 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         before='LLM(model, lossless="strict", dtype="bfloat16")',
         after='LLM(model, lossless="strict", dtype="float32")',
         prevention="Run `draftproof prove lossless` once on every kind of machine you use.",
+    ),
+    Explanation(
+        code="DP265",
+        name="fused-executor-cannot-run-it",
+        title="The fused executor was asked for and cannot run this model here.",
+        meaning="The fused executor runs a whole pass as one compiled call. It covers plain decoders of the Llama, Mistral, "
+        "Qwen2, Qwen3 and Gemma 3 families with safetensors weights, on a CPU, with numba. The message says what is lacking.",
+        triggers=(
+            "an architecture, rope or activation that it does not cover",
+            'device="cuda", or a machine with a GPU and device="auto"',
+            "an environment without numba",
+        ),
+        fix='Leave executor on "auto": what the fused executor cannot run, the Transformers executor runs.',
+        before='LLM("org/mixture-of-experts", executor="fused")',
+        after='LLM("org/mixture-of-experts")',
+        prevention='Ask for executor="fused" only in measurements that mean that executor.',
+    ),
+    Explanation(
+        code="DP266",
+        name="integers-need-the-fused-executor",
+        title="Weights in int8 or int4 need the fused executor, which cannot run here.",
+        meaning="Only the fused executor has products of integers whose rows do not depend on their company. For this model, "
+        "device or environment it cannot be had; the message says why.",
+        triggers=(
+            'dtype="int4" for an architecture that the fused executor does not cover',
+            'dtype="int8" together with device="cuda" or executor="transformers"',
+        ),
+        fix='Use dtype "bfloat16" or "float32", or leave it "auto".',
+        before='LLM("org/mixture-of-experts", dtype="int8")',
+        after='LLM("org/mixture-of-experts", dtype="bfloat16")',
+        prevention='Leave dtype on "auto": it takes integers where they can be had and change next to nothing.',
+    ),
+    Explanation(
+        code="DP267",
+        name="unknown-executor",
+        title="There is no such executor.",
+        meaning='A target runs on the "fused" executor (one compiled call a pass) or on the "transformers" executor (the '
+        'model\'s own code). "auto" takes the first where it can.',
+        triggers=("a misspelt executor=", "a dtype or device given in its place"),
+        fix='Use "auto", "fused" or "transformers".',
+        before='LLM("smollm2-135m", executor="numba")',
+        after='LLM("smollm2-135m", executor="fused")',
+        prevention='Leave it on "auto".',
+    ),
+    Explanation(
+        code="DP268",
+        name="weights-beyond-the-precision",
+        title="The weights cannot be stored in the precision asked for.",
+        meaning="In int8 and int4 every 32 weights share a scale in float16. A weight that is infinite, not a number, or "
+        "beyond 65,504 cannot be stored so.",
+        triggers=(
+            "a damaged or half-trained checkpoint",
+            "weights of a size that only float32 or bfloat16 holds",
+        ),
+        fix='Use dtype "bfloat16" or "float32"; if the answers are nonsense, fetch the checkpoint again.',
+        before='LLM("./my-model", dtype="int4")',
+        after='LLM("./my-model", dtype="bfloat16")',
+        prevention="Look for weights that are not finite before saving a checkpoint of your own.",
     ),
 )

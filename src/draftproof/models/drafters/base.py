@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from draftproof.models.kernels.packing import PackedWeight
+
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -24,6 +26,7 @@ class TargetInfo:
         dtype: dtype of the target's weights.
         device: where the target lives.
         model_type: the target's Transformers ``model_type``.
+        packed_head: the LM head as compiled products read it, where the target has it in that form.
     """
 
     name: str
@@ -36,6 +39,7 @@ class TargetInfo:
     dtype: torch.dtype
     device: torch.device
     model_type: str
+    packed_head: PackedWeight | None = None
 
 
 @dataclass(frozen=True)

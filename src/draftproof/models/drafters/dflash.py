@@ -12,23 +12,19 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from draftproof.errors import DrafterError
 from draftproof.models.drafters.attention import Block
 from draftproof.models.drafters.base import ContextUpdate, DraftProposal, DraftRequest, TargetInfo
 from draftproof.models.drafters.checkpoint import Checkpoint
-from draftproof.models.drafters.choice import Draw, choose_tokens, probability
+from draftproof.models.drafters.choice import choose_tokens, probability
 from draftproof.models.drafters.context import DFlashState, build_encoder, store
 from draftproof.models.drafters.dense import linear
+from draftproof.models.drafters.kept_context import ContextKeeper, usable
 from draftproof.models.drafters.layer import Tensors, build_layer, lay_out
-from draftproof.models.drafters.pages import ContextPages
 from draftproof.models.drafters.rope import RotaryTable
 from draftproof.models.drafters.selector import CandidateSelector
-from draftproof.models.kv import KEY_BLOCK
-
-_FIRST_PAGES = 4
 
 
-class DFlashDrafter:
+class DFlashDrafter(ContextKeeper):
     """A DFlash or DFlash 2 checkpoint as a `Drafter`. See `Drafter` for the methods' contract.
 
     Args:
@@ -42,16 +38,8 @@ class DFlashDrafter:
         self, checkpoint: Checkpoint, target: TargetInfo, block_size: int, dtype: torch.dtype
     ) -> None:
         config = checkpoint.config
-        self.name: str = config.algorithm
-        self.max_draft_tokens = block_size - 1
-        self.tap_layer_ids = config.target_layer_ids
-        self.config = config
-        self._dtype, self._device = dtype, target.device
-        self._feature_width = len(config.target_layer_ids) * target.hidden_size
+        super().__init__(config, target.hidden_size, block_size, dtype, target.device)
         weights = {name: t.to(device=target.device, dtype=dtype) for name, t in checkpoint.tensors.items()}
-        self.page_bytes = (
-            2 * config.num_layers * config.num_kv_heads * KEY_BLOCK * config.head_dim * dtype.itemsize
-        )
         self._encoder = build_encoder(config, weights)
         self._layers = [build_layer(config, weights, index) for index in range(config.num_layers)]
         self._norm = weights["norm.weight"]
@@ -64,31 +52,6 @@ class DFlashDrafter:
         self._head = target.lm_head if own_head is None else linear(own_head)
         self._head_dtype = target.dtype if own_head is None else dtype
 
-    def new_pages(self, num_pages: int) -> ContextPages:
-        config = self.config
-        return ContextPages(
-            config.num_layers, config.num_kv_heads, config.head_dim, num_pages, self._dtype, self._device
-        )
-
-    def copy_page(self, pages: ContextPages, source: int, destination: int) -> None:
-        pages.copy(source, destination)
-
-    def new_state(
-        self, pages: ContextPages | None = None, table: list[int] | None = None, length: int = 0
-    ) -> DFlashState:
-        """See `Drafter.new_state`.
-
-        Raises:
-            ValueError: pages without a table, or a length without pages to hold it.
-        """
-        if pages is None:
-            if length:
-                raise ValueError(f"private memory starts empty, so length must be 0, got {length}")
-            return DFlashState(self.new_pages(_FIRST_PAGES), list(range(_FIRST_PAGES)), private=True)
-        if table is None:
-            raise ValueError("pages need the table that says which of them are the sequence's")
-        return DFlashState(pages, table, length)
-
     @torch.no_grad()
     def extend(self, updates: Sequence[ContextUpdate]) -> None:
         """Append context keys and values, all in one pass; see `Drafter.extend`.
@@ -97,14 +60,8 @@ class DFlashDrafter:
             DrafterError: DP316 a start or the features' width is not what a state needs.
             RuntimeError: a table is too short for its tokens.
         """
-        lengths: dict[int, int] = {}
-        features: list[torch.Tensor] = []
-        for update in updates:
-            state = update.state
-            checked = self._checked(update, lengths.get(id(state), state.length))
-            lengths[id(state)] = update.start + checked.shape[0]
-            state.reserve(lengths[id(state)])
-            features.append(checked)
+        lengths = self._reserved(updates)
+        features = [update.features for update in updates if update.features is not None]
         counts = [part.shape[0] for part in features]
         if not sum(counts):
             return
@@ -115,21 +72,6 @@ class DFlashDrafter:
         store([update.state for update in updates], starts, counts, self._encoder.encode(together, cos, sin))
         for update in updates:
             update.state.length = lengths[id(update.state)]
-
-    def _checked(self, update: ContextUpdate, length: int) -> torch.Tensor:
-        """The update's features, which must continue a context of `length` tokens."""
-        features = update.features
-        if features is None or features.ndim != 2 or features.shape[1] != self._feature_width:
-            got = None if features is None else tuple(features.shape)
-            raise DrafterError(
-                "DP316", f"context features must have shape (n, {self._feature_width}), got {got}"
-            )
-        if update.start != length:
-            raise DrafterError(
-                "DP316",
-                f"context features start at position {update.start}, but the drafter holds {length} tokens",
-            )
-        return features
 
     @torch.no_grad()
     def propose(self, requests: Sequence[DraftRequest]) -> list[DraftProposal]:
@@ -143,12 +85,7 @@ class DFlashDrafter:
         """
         if not requests:
             return []
-        for request in requests:
-            _check_in_step(request)
-        draws = [
-            Draw(r.sampling, r.output_position, max(0, min(r.num_draft_tokens, self.max_draft_tokens)))
-            for r in requests
-        ]
+        draws = self._draws(requests)
         anchors = [int(request.tokens[-1]) for request in requests]
         ids = [
             [anchor] + [self.config.mask_token_id] * d.count for anchor, d in zip(anchors, draws, strict=True)
@@ -168,7 +105,7 @@ class DFlashDrafter:
         parts = zip(
             tokens.split(counts),
             probability(logits, tokens).split(counts),
-            _usable(finite, counts),
+            usable(finite.squeeze(-1), counts),
             strict=True,
         )
         return [DraftProposal(chosen[:count], likely[:count]) for chosen, likely, count in parts]
@@ -198,25 +135,8 @@ class DFlashDrafter:
         return logits if cap is None else (logits / cap).tanh() * cap
 
 
-def _check_in_step(request: DraftRequest) -> None:
-    have, need = request.state.length, len(request.tokens) - 1
-    if have != need:
-        raise DrafterError(
-            "DP316",
-            f"the drafter holds the context of {have} tokens, but {need} tokens lie before the anchor; "
-            "every committed token except the last must have been given to extend, once",
-        )
-
-
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _usable(finite: torch.Tensor, counts: Sequence[int]) -> list[int]:
-    """How many leading rows of each sequence are finite; ``finite [rows, 1]``."""
-    if bool(finite.all()):
-        return list(counts)
-    return [int(part.cumprod(0).sum()) for part in finite.split(list(counts))]
 
 
 def _selector(top_k: int, weights: Tensors) -> CandidateSelector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -11,12 +12,22 @@ from draftproof.models.drafters.base import Drafter, TargetInfo
 from draftproof.models.drafters.checkpoint import read_checkpoint
 from draftproof.models.drafters.dflash import DFlashDrafter
 from draftproof.models.drafters.ngram import NgramDrafter
+from draftproof.models.kernels.packing import Precision, available
+
+if TYPE_CHECKING:
+    from draftproof.models.drafters.fused_weights import Precisions
 
 _NGRAM_BLOCK = 8
 
 
 def load_drafter(
-    spec: str | Path, target: TargetInfo, block_size: int | None = None, dtype: torch.dtype | None = None
+    spec: str | Path,
+    target: TargetInfo,
+    block_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    executor: Literal["auto", "torch"] = "auto",
+    precisions: Precisions | None = None,
 ) -> Drafter:
     """Load a drafter for a target.
 
@@ -27,7 +38,10 @@ def load_drafter(
         block_size: anchor plus draft tokens. None means the checkpoint's own, or 8 for ``"ngram"``. A
             checkpoint's block may be shortened (it was trained on its own length, so acceptance may suffer),
             never lengthened.
-        dtype: in which it computes; None means the target's.
+        dtype: of its context's keys and values; None means the target's. In torch it computes in it, too.
+        executor: "auto" compiles its passes where that is possible (plain DFlash on a CPU), "torch" never does.
+        precisions: of the products of compiled passes; None for the fastest whose acceptance is as good, or float32 where
+            `dtype` is.
 
     Raises:
         DrafterError: DP301 to DP315, see `docs/drafters.md`.
@@ -50,4 +64,10 @@ def load_drafter(
             "DP315",
             f"block_size {block_size} exceeds the {trained} that {folder} was trained on; use at most that",
         )
-    return DFlashDrafter(checkpoint, target, block_size or trained, dtype or target.dtype)
+    block, computed = block_size or trained, dtype or target.dtype
+    if executor == "auto" and available(Precision.FLOAT32, target.device):
+        from draftproof.models.drafters.fused import FusedDFlashDrafter, fused_supported
+
+        if fused_supported(checkpoint.config, target, computed):
+            return FusedDFlashDrafter(checkpoint, target, block, computed, precisions)
+    return DFlashDrafter(checkpoint, target, block, computed)

