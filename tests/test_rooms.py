@@ -12,7 +12,9 @@ import pytest
 
 PACKAGE = "draftproof"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
-ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "audit", "cli")
+ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "audit", "bench", "cli")
+TOOLS = ("audit", "bench")
+"""Rooms over the engine, of which none imports another."""
 
 
 def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -54,6 +56,8 @@ def faults(source: str, module: str, is_package: bool = False) -> list[str]:
                 )
         elif ROOMS.index(other) > ROOMS.index(room):
             found.append(f"{module}:{line} imports {name}: {other} comes after {room}")
+        elif room in TOOLS and other in TOOLS and other != room:
+            found.append(f"{module}:{line} imports {name}: neither of {room} and {other} knows the other")
     return found
 
 
@@ -86,6 +90,7 @@ def test_a_room_imports_only_rooms_before_it(room: str) -> None:
         ("def f():\n    from draftproof import engine", "draftproof.models.target", False),
         ("from draftproof import LLM", "draftproof.cli.app", False),
         ("import draftproof", "draftproof.errors.base", False),
+        ("from draftproof.audit import read_prompts", "draftproof.bench.prompts", False),
         ("from ..engine import llm", "draftproof.models.target", False),
         ("from .. import engine", "draftproof.models.target", False),
         ("from ..engine import llm", "draftproof.models", True),
@@ -111,6 +116,7 @@ def test_the_check_sees_every_way_of_importing(source: str, module: str, is_pack
         ("from .drafters import base", "draftproof.models", True),
         ("from . import base", "draftproof.models.drafters.dflash", False),
         ("from draftproof import __version__", "draftproof.cli.app", False),
+        ("from draftproof.bench.spread import Spread", "draftproof.bench.figures", False),
         ("import torch, numpy.linalg", "draftproof.verify.greedy", False),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 
 from draftproof import __version__
+from draftproof.cli.bench import bench
 from draftproof.cli.explain import explain
 from draftproof.cli.generate import generate
 from draftproof.cli.models import models
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(generate)
+app.command()(bench)
 app.command()(models)
 app.command()(explain)
 app.add_typer(prove)
