@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +109,8 @@ def simulate(
     seed: int = 0,
     economist: Economist | None = None,
     log: bool = False,
+    refill: bool = True,
+    costs: CostTable | None = None,
 ) -> Run:
     """Serve requests of `length` tokens, `batch` at a time, until so many tokens are written.
 
@@ -118,11 +121,13 @@ def simulate(
         believed: the cost table at start, if it is not the truth.
         noise: of step times, standard deviation of the log; then one step in 50 takes ten times as long as well.
         spread: how far single tokens' acceptance differs from the chance: strength of a Beta distribution.
+        refill: whether the next request takes the place of one that ends; else a batch runs to its end before the next one.
+        costs: of this machine; those of `true_costs` when None.
         show_confidence: hand the drafter's confidences over: monotone in the token's own chance, but not equal.
     """
-    truth = true_costs()
+    truth = costs if costs is not None else true_costs()
     if economist is None:
-        economist = Economist(DraftMode.parse(mode), believed or true_costs(), MOST)
+        economist = Economist(DraftMode.parse(mode), believed or deepcopy(truth), MOST)
     clock = np.random.default_rng((seed, 1))
     started = 0
     running: list[Text] = []
@@ -133,12 +138,12 @@ def simulate(
             return 1.0
         return float(np.exp(noise * clock.standard_normal()) * (10.0 if clock.random() < 0.02 else 1.0))
 
-    while run.tokens < tokens:
-        while len(running) < batch:
+    while run.tokens < tokens or (running and not refill):
+        while len(running) < batch and (refill or started % batch or not running):
             luck = np.random.default_rng((seed, 2, started))
             text = Text(chances[started % len(chances)], luck, length, economist.new_request())
             # Real traffic is not in step: the first requests are found at different points.
-            text.written = (length * len(running)) // batch if started < batch and batch > 1 else 0
+            text.written = (length * len(running)) // batch if refill and started < batch and batch > 1 else 0
             text.dice = luck.random((length + MOST + 1, 2))
             running.append(text)
             started += 1
@@ -146,7 +151,7 @@ def simulate(
             DraftWish(text.acceptance, min(MOST, text.length - text.written - 1), text.written, text.backlog)
             for text in running
         ]
-        planned = economist.plan(wishes, 0)
+        planned = economist.plan(wishes, 0, refill)
         own: list[list[float]] = []
         for text, count in zip(running, planned, strict=True):
             own.append([])
@@ -163,7 +168,7 @@ def simulate(
             [0.02 + 0.9 * p**1.5 for p in chances_] if show_confidence and chances_ else None
             for chances_ in own
         ]
-        verified = economist.trim(wishes, planned, confidences, 0)
+        verified = economist.trim(wishes, planned, confidences, 0, refill)
         n, slots, drafting = len(running), sum(planned), sum(count > 0 for count in planned)
         rows = n + sum(verified)
         draft_s = float(truth.drafter.at(slots, drafting)) * jitter()

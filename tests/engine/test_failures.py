@@ -342,7 +342,7 @@ def test_the_tokenizer_raises_when_a_token_is_committed() -> None:
     llm = build(*asks)
     running = [one.submit(llm) for one in asks]
     text = running[1].request.sequences[0].text
-    text.push = Once(text.push, KeyError("no such piece"), 5)  # type: ignore[method-assign]
+    text.take = Once(text.take, KeyError("no such piece"), 5)  # type: ignore[method-assign]
     step_until_done(llm)
     assert_failed(running[1], "DP451")
     for index in (0, 2):

@@ -181,6 +181,8 @@ class BlockCache:
             OutOfBlocks: it takes more blocks than are free or evictable; nothing has changed.
         """
         self._require_open(table)
+        if self._is_own(table, start, end):
+            return
         shared, added = self._plan(table, start, end)
         needed = len(shared) + added
         if needed > self._pool.available:
@@ -192,6 +194,14 @@ class BlockCache:
             table.blocks[place] = self._copy(block)
             self._drop(block, table.keys)
         table.blocks.extend(self._take() for _ in range(added))
+
+    def _is_own(self, table: BlockTable, start: int, end: int) -> bool:
+        """Whether the positions lie in one block that nobody else holds or can find: the common case, looked at first."""
+        place = start // self.block_size
+        if not 0 <= start < end <= (place + 1) * self.block_size or place >= len(table.blocks):
+            return False
+        block = table.blocks[place]
+        return self._pool.references[block] == 1 and self._index.of_block(block) is None
 
     def _plan(self, table: BlockTable, start: int, end: int) -> tuple[list[int], int]:
         """Places in the table whose blocks must be copied, and the number of blocks to add."""
@@ -242,10 +252,13 @@ class BlockCache:
         self._require_open(table)
         if length < 0:
             raise ValueError(f"length must not be negative, got {length}")
-        if self._release(table, -(-length // self.block_size)):
+        keep, full = -(-length // self.block_size), length // self.block_size
+        if len(table.blocks) > keep and self._release(table, keep):
             self._touch(table.keys)
-        del table.keys[length // self.block_size :]
-        table.drafter_length = min(table.drafter_length, length)
+        if len(table.keys) > full:
+            del table.keys[full:]
+        if table.drafter_length > length:
+            table.drafter_length = length
 
     # ---- a sequence ends
 

@@ -81,7 +81,10 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the prompt as it is, no chat template.")
     ] = False,
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")] = "auto",
+    executor: Annotated[
+        str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
+    ] = "auto",
     block_size: Annotated[
         int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")
     ] = None,
@@ -138,6 +141,7 @@ def generate(
         draft_mode=draft_mode,
         lossless=lossless,
         max_model_len=max_model_len,
+        executor=executor,
         trust_remote_code=trust_remote_code,
     )
     if compare:

@@ -35,7 +35,10 @@ DrafterName = Annotated[
         help="none, ngram, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
     ),
 ]
-Dtype = Annotated[str, typer.Option(help="auto, bfloat16 or float32.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")]
+Executor = Annotated[
+    str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
+]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens per step: anchor and drafts.")]
 Prompts = Annotated[
     Path | None, typer.Option(help="JSON Lines file with a field `prompt` a line; a built-in set without.")
@@ -56,6 +59,7 @@ def lossless(
     model: Model = "smollm2-135m",
     drafter: DrafterName = "auto",
     dtype: Dtype = "auto",
+    executor: Executor = "auto",
     block_size: BlockSize = None,
     prompts: Prompts = None,
     limit: Limit = 8,
@@ -71,7 +75,7 @@ def lossless(
     from draftproof.audit import LosslessOptions, prove_lossless, read_prompts
 
     texts = read_prompts(prompts, limit)
-    llm = _load(model, drafter, dtype, block_size, trust_remote_code)
+    llm = _load(model, drafter, dtype, executor, block_size, trust_remote_code)
     with _progress(as_json) as watcher:
         report = prove_lossless(llm, texts, LosslessOptions(max_tokens, seed, budget), watcher)
     _finish(report, as_json)
@@ -83,6 +87,7 @@ def speed(
     model: Model = "smollm2-135m",
     drafter: DrafterName = "auto",
     dtype: Dtype = "auto",
+    executor: Executor = "auto",
     block_size: BlockSize = None,
     prompts: Prompts = None,
     limit: Limit = 16,
@@ -104,7 +109,7 @@ def speed(
 
     options = SpeedOptions(batches, pairs, max_tokens, draft_mode, seed, temperature, budget)
     texts = read_prompts(prompts, limit)
-    llm = _load(model, drafter, dtype, block_size, trust_remote_code)
+    llm = _load(model, drafter, dtype, executor, block_size, trust_remote_code)
     with _progress(as_json) as watcher:
         report = prove_speed(llm, texts, options, watcher)
     _finish(report, as_json)
@@ -116,6 +121,7 @@ def whole(
     model: Model = "smollm2-135m",
     drafter: DrafterName = "auto",
     dtype: Dtype = "auto",
+    executor: Executor = "auto",
     block_size: BlockSize = None,
     prompts: Prompts = None,
     limit: Limit = 2,
@@ -132,7 +138,7 @@ def whole(
     from draftproof.audit import WholeOptions, prove_whole, read_prompts
 
     texts = read_prompts(prompts, limit)
-    llm = _load(model, drafter, dtype, block_size, trust_remote_code)
+    llm = _load(model, drafter, dtype, executor, block_size, trust_remote_code)
     with _progress(as_json) as watcher:
         report = prove_whole(llm, texts, WholeOptions(max_tokens, seed, budget, tuple(only or ())), watcher)
     _finish(report, as_json)
@@ -155,7 +161,9 @@ def _batches(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def _load(model: str, drafter: str, dtype: str, block_size: int | None, trust_remote_code: bool) -> LLM:
+def _load(
+    model: str, drafter: str, dtype: str, executor: str, block_size: int | None, trust_remote_code: bool
+) -> LLM:
     from draftproof.engine import LLM
 
     hide_loading_bars()
@@ -164,6 +172,7 @@ def _load(model: str, drafter: str, dtype: str, block_size: int | None, trust_re
         drafter_source(drafter),
         dtype=dtype,
         block_size=block_size,
+        executor=executor,
         draft_mode="off",  # the audits make engines of their own, in the modes they need
         trust_remote_code=trust_remote_code,
     )

@@ -12,16 +12,16 @@ from draftproof.engine.economics import DraftMode
 from draftproof.engine.memory import bytes_per_block
 from draftproof.errors import RequestError
 from draftproof.models.drafters.base import Drafter
+from draftproof.models.executor import TargetModel
 from draftproof.models.kv import KEY_BLOCK
 from draftproof.models.registry.cache import cache_root
-from draftproof.models.target import Target
 
 SHARE_OF_MEMORY = 0.25
 """Of the free memory, for keys and values, where nobody says how much."""
 
 
 def build_core(
-    target: Target, drafter: Drafter | None, mode: DraftMode, options: EngineOptions, max_model_len: int
+    target: TargetModel, drafter: Drafter | None, mode: DraftMode, options: EngineOptions, max_model_len: int
 ) -> EngineCore:
     """An engine. With a drafter in mode ``auto`` the first on a machine measures its costs, which takes up to 5 seconds.
 
@@ -46,7 +46,9 @@ def _check_size(name: str, value: object) -> None:
         raise RequestError("DP431", f"{name} must be a whole number >= 1, got {value!r}")
 
 
-def default_memory(target: Target, drafter: Drafter | None, max_num_seqs: int, max_model_len: int) -> int:
+def default_memory(
+    target: TargetModel, drafter: Drafter | None, max_num_seqs: int, max_model_len: int
+) -> int:
     """Bytes for keys and values: full contexts for everyone, as far as a share of the free memory goes; at least one."""
     context = -(-max_model_len // KEY_BLOCK) * bytes_per_block(target, drafter)
     return max(context, min(max_num_seqs * context, int(SHARE_OF_MEMORY * _free_memory(target.device))))

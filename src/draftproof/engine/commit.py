@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
+from draftproof.engine.candidates import Work
 from draftproof.engine.results import TextPiece
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.stops import finish_reason
+from draftproof.models.rows import TargetOutput
 from draftproof.sampling import TokenLogprobs, token_logprobs
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CommittedBlock:
     """What a step added to one sequence.
 
@@ -28,7 +28,7 @@ class CommittedBlock:
 
 
 def commit_tokens(
-    sequence: Sequence, token_ids: list[int], drafted: int, rows: torch.Tensor
+    sequence: Sequence, token_ids: list[int], drafted: int, work: Work, output: TargetOutput
 ) -> CommittedBlock:
     """Append tokens one by one until one of them ends the output.
 
@@ -36,7 +36,7 @@ def commit_tokens(
         sequence: grows by the kept tokens; `finish_reason` is set when one of them is the last.
         token_ids: accepted drafts and the bonus.
         drafted: how many of them, from the first, were drafts.
-        rows: raw logit rows they were chosen from, ``[>= len(token_ids), vocab]``.
+        work, output: where the logit rows are that they were chosen from.
     """
     kept: list[int] = []
     pieces: list[TextPiece] = []
@@ -55,19 +55,22 @@ def commit_tokens(
             sequence.finish_reason = "stop"
             pieces.append(TextPiece(sequence.text.finish(), False))
     wanted = sequence.sampling.logprobs
-    logprobs = [] if wanted is None else token_logprobs(rows[: len(kept)], kept, wanted)
+    if wanted is None:
+        return CommittedBlock(kept, pieces)
+    logprobs = token_logprobs(work.logits_of(output)[: len(kept)], kept, wanted)
     sequence.logprobs += logprobs
     return CommittedBlock(kept, pieces, logprobs)
 
 
 def _take_in(sequence: Sequence, token: int) -> str:
     """The text that the token just appended makes certain; sets `finish_reason` when it is the last one."""
+    ends, output = sequence.end_token_ids, sequence.text
     reason = finish_reason(
-        token, sequence.output_length - 1, end_tokens=sequence.end_token_ids, max_tokens=sequence.output_limit
+        token, sequence.output_length - 1, end_tokens=ends, max_tokens=sequence.output_limit
     )
-    shown = sequence.text.push(token, is_end_token=token in sequence.end_token_ids)
-    if reason is None and not shown.stopped:
-        return shown.text
-    text = shown.text + sequence.text.finish()  # what was held back may itself complete a stop string
-    sequence.finish_reason = "stop" if sequence.text.stop_string is not None else reason
+    text = output.take(token, token in ends)
+    if reason is None and output.stop_string is None:
+        return text
+    text += output.finish()  # what was held back may itself complete a stop string
+    sequence.finish_reason = "stop" if output.stop_string is not None else reason
     return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftproof.engine.commit import CommittedBlock
 from draftproof.engine.economics import Economist
@@ -19,7 +19,7 @@ from draftproof.engine.step import Progress, StepRunner
 from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import DraftproofError, EngineError, RequestError
 from draftproof.models.drafters.base import Drafter
-from draftproof.models.target import Target
+from draftproof.models.executor import TargetModel
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EngineCore:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetModel,
         drafter: Drafter | None,
         economist: Economist,
         options: EngineOptions,
@@ -112,24 +112,15 @@ class EngineCore:
     @property
     def metrics(self) -> Metrics:
         """A copy of the counters, with the present state of queues and pool."""
-        cache, now = self.memory.cache, self._metrics
-        return replace(
-            now,
-            finished=dict(now.finished),
-            drafted_by_position=list(now.drafted_by_position),
-            accepted_by_position=list(now.accepted_by_position),
-            draft_lengths=list(now.draft_lengths),
-            preemptions=self._scheduler.preemptions,
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            blocks=cache.num_blocks,
-            free_blocks=cache.num_free,
-            prefix_lookups=cache.stats.lookups,
-            prefix_asked_tokens=cache.stats.asked_tokens,
-            prefix_hit_tokens=cache.stats.hit_tokens,
-            evictions=cache.stats.evictions,
-            block_copies=cache.stats.copies,
-        )
+        now, scheduler, cache = self._metrics.copied(), self._scheduler, self.memory.cache
+        now.preemptions = scheduler.preemptions
+        now.running, now.waiting = len(scheduler.running), len(scheduler.waiting)
+        now.blocks, now.free_blocks = cache.num_blocks, cache.num_free
+        now.prefix_lookups = cache.stats.lookups
+        now.prefix_asked_tokens = cache.stats.asked_tokens
+        now.prefix_hit_tokens = cache.stats.hit_tokens
+        now.evictions, now.block_copies = cache.stats.evictions, cache.stats.copies
+        return now
 
     # Steps
 
@@ -160,7 +151,9 @@ class EngineCore:
     def _deliver_all(self, progress: list[Progress]) -> None:
         self._forks_run(progress)
         # Failures last: what the step brought to a request's other choices is told before one of them ends them all.
-        for one in sorted(progress, key=lambda one: one.error is not None):
+        if any(one.error is not None for one in progress):
+            progress = sorted(progress, key=lambda one: one.error is not None)
+        for one in progress:
             try:
                 self._deliver(one)
             except Exception as error:  # a receiver that is gone, say: its request ends, nobody else's
@@ -208,7 +201,11 @@ class EngineCore:
             self._finish(sequence)
         result = None
         # Choices that end in one step each give their blocks back, and their event, before the request is over.
-        if request.finished and all(one.memory is None for one in request.sequences):
+        if (
+            sequence.finish_reason is not None
+            and request.finished
+            and all(one.memory is None for one in request.sequences)
+        ):
             del self._requests[request.request_id]
             result = request.result()
         request.deliver(_event(sequence, block, result))
@@ -252,8 +249,9 @@ def _held_text(sequence: Sequence) -> list[TextPiece]:
 
 
 def _event(sequence: Sequence, block: CommittedBlock, result: RequestResult | None) -> StreamEvent:
+    pieces = block.pieces
     return StreamEvent(
-        text="".join(piece.text for piece in block.pieces),
+        text=pieces[0].text if len(pieces) == 1 else "".join([piece.text for piece in pieces]),
         token_ids=block.token_ids,
         pieces=block.pieces,
         finished=result is not None,

@@ -23,9 +23,9 @@ from draftproof.engine.economics import (
 from draftproof.engine.economics.store import cpu_name
 from draftproof.engine.undisturbed import undisturbed
 from draftproof.models.drafters.base import ContextUpdate, Drafter, DraftRequest, DraftSampling
+from draftproof.models.executor import TargetModel, describe
 from draftproof.models.kv import KEY_BLOCK, SequenceKV, TargetPages
 from draftproof.models.rows import Segment
-from draftproof.models.target import Target
 
 CONTEXT = 192
 """Tokens before the rows that are timed: a short chat."""
@@ -41,7 +41,7 @@ TOKEN = 5
 
 
 def economist_for(
-    target: Target,
+    target: TargetModel,
     drafter: Drafter | None,
     mode: DraftMode,
     max_sequences: int,
@@ -60,7 +60,7 @@ def economist_for(
         return Economist(mode, free_costs(), most)
     key = CostKey(
         model=_shape(target),
-        dtype=str(target.dtype),
+        dtype=describe(target),
         drafter=f"{drafter.name}/{drafter.page_bytes}/{','.join(map(str, drafter.tap_layer_ids))}",
         threads=torch.get_num_threads(),
         cpu=cpu_name() if target.device.type == "cpu" else torch.cuda.get_device_name(target.device),
@@ -78,7 +78,7 @@ def economist_for(
     return Economist(mode, costs, most)
 
 
-def _shape(target: Target) -> str:
+def _shape(target: TargetModel) -> str:
     """The target's name and sizes: two models of one name may be different ones."""
     shape = target.structure
     return f"{target.name}/{shape.num_layers}x{shape.hidden_size}/{shape.vocab_size}"
@@ -93,7 +93,7 @@ def free_costs() -> CostTable:
 class _Measuring:
     """Passes like the engine's, over sequences of made-up tokens, each with keys and values of its own in memory."""
 
-    def __init__(self, target: Target, drafter: Drafter, max_sequences: int) -> None:
+    def __init__(self, target: TargetModel, drafter: Drafter, max_sequences: int) -> None:
         self.target, self.drafter = target, drafter
         self.sequences = min(max_sequences, MOST_SEQUENCES)
         self.context = min(CONTEXT, target.structure.max_position // 4)

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from tokenizers.decoders import ByteLevel
 
 REPLACEMENT = "\ufffd"
 
@@ -48,10 +50,16 @@ class TokenKinds:
     Attributes:
         special: ids that leave no text when special tokens are skipped.
         byte_values: byte-fallback token id -> the byte; empty where the decoder has no byte fallback.
+        joins: whether the text of tokens is that of their bytes side by side, as in byte-level vocabularies: what a token
+            of whole characters adds then depends on no other.
+        alone: for such a decoder, the text of tokens met so far, with special tokens left in: "" where a token leaves no
+            text, None where it is not made of whole characters. Filled as they come; never more than the vocabulary.
     """
 
     special: frozenset[int]
     byte_values: Mapping[int, int]
+    joins: bool = False
+    alone: dict[int, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenKinds:
@@ -61,7 +69,13 @@ class TokenKinds:
         # Some ids, such as an unknown token without the flag, are listed as special and decoded all the same.
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         skipped = frozenset(i for i in special if tokenizer.decode([i], **options) == "")
-        return cls(skipped, _byte_fallback_tokens(tokenizer))
+        return cls(skipped, _byte_fallback_tokens(tokenizer), _is_byte_level(tokenizer))
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
+    """Whether decoding is tokenizers' byte-level decoder and nothing else."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return type(getattr(backend, "decoder", None)) is ByteLevel
 
 
 def _byte_fallback_tokens(tokenizer: Tokenizer) -> dict[int, int]:
@@ -118,6 +132,12 @@ class IncrementalDetokenizer:
 
     def push_one(self, token_id: int) -> str:
         """The text that this token makes certain, possibly empty."""
+        if self._kinds.joins and self._window.is_whole:
+            alone = self._text_alone(token_id)
+            if alone is not None:
+                if alone:
+                    self._window.add_whole(token_id)
+                return alone
         if not self._leaves_text(token_id):
             return ""
         value = self._kinds.byte_values.get(token_id)
@@ -128,6 +148,22 @@ class IncrementalDetokenizer:
     def finish(self) -> str:
         """The text held back until now: U+FFFD for a character left unfinished. Empty when called again."""
         return self._run.end() + self._window.finish()
+
+    def _text_alone(self, token_id: int) -> str | None:
+        """See `TokenKinds.alone`."""
+        if self._skip_special and token_id in self._kinds.special:
+            return ""
+        known = self._kinds.alone
+        if token_id in known:
+            return known[token_id]
+        text: str | None = ""
+        if self._tokenizer.convert_ids_to_tokens(token_id) is not None:
+            options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+            text = self._tokenizer.decode([token_id], **options)
+            if not text or REPLACEMENT in text:
+                text = None
+        known[token_id] = text
+        return text
 
     def _push_byte(self, token_id: int, value: int) -> str:
         text = self._run.push(value)
@@ -175,6 +211,19 @@ class _Window:
         self._tokens: list[int] = []
         self._given: int | None = 0  # characters of decode(tokens) that are old; None: all of them
         self._prompt_fragment = False  # whether the next character was begun by the prompt
+        self._ends_whole = True  # whether nothing is held back
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all text so far has been given, and it ends with a whole character."""
+        return self._given is None or (self._ends_whole and not self._prompt_fragment)
+
+    def add_whole(self, token_id: int) -> None:
+        """Add a token of whole characters whose text is given elsewhere. Only where `is_whole`."""
+        self._tokens.append(token_id)
+        self._given = None
+        if len(self._tokens) >= _WINDOW_TOKENS:
+            self._tokens = self._tokens[-_CONTEXT_TOKENS:]
 
     @property
     def is_empty(self) -> bool:
@@ -215,6 +264,7 @@ class _Window:
 
     def _certain(self, full: str) -> int:
         unfinished = self._may_end_unfinished and full.endswith(REPLACEMENT)
+        self._ends_whole = not unfinished
         return len(full) - unfinished
 
     def _take(self, full: str, end: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from draftproof.engine.sequence import Sequence
 from draftproof.errors import DrafterError
 from draftproof.models.drafters.base import Drafter, DraftProposal, DraftRequest
-from draftproof.models.target import Target
+from draftproof.models.executor import TargetModel
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ class Draft:
 
     def cut(self, count: int) -> Draft:
         """The first `count` tokens of it."""
-        return replace(self, tokens=self.tokens[:count])
+        return self if count >= len(self.tokens) else replace(self, tokens=self.tokens[:count])
+
+
+_NOTHING = Draft()
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,12 @@ class DraftRound:
     @staticmethod
     def none(chunks: int) -> DraftRound:
         """Nothing drafted."""
-        return DraftRound([Draft()] * chunks)
+        return DraftRound([_NOTHING] * chunks)
 
 
-def propose(drafter: Drafter, target: Target, sequences: Items[Sequence], lengths: Items[int]) -> list[Draft]:
+def propose(
+    drafter: Drafter, target: TargetModel, sequences: Items[Sequence], lengths: Items[int]
+) -> list[Draft]:
     """One drafter pass for all these sequences, `lengths` draft tokens each at most.
 
     Raises:

@@ -23,8 +23,9 @@ from draftproof.engine.request import Request
 from draftproof.engine.results import RequestResult, StreamEvent, TextPiece
 from draftproof.errors import RequestError
 from draftproof.models.drafters.base import Drafter
+from draftproof.models.executor import TargetModel
 from draftproof.models.registry import resolve_model
-from draftproof.models.target import Target, TargetOptions
+from draftproof.models.target import TargetOptions
 from draftproof.sampling import SamplingDefaults, SamplingParams
 
 
@@ -34,7 +35,9 @@ class LLM:
     Args:
         model: a known name (``"smollm2-135m"``), a folder, or a hub id.
         drafter: None, ``"ngram"``, a folder with a DFlash checkpoint, or a hub id of one.
-        dtype: ``"auto"`` (the checkpoint's own where this machine computes it well), ``"bfloat16"`` or ``"float32"``.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"int8"``, ``"int4"`` (of the weights), or ``"auto"``: the fastest of the last
+            three that changes next to nothing, for a model from 50 million parameters up stored in 16 bits; else the
+            checkpoint's own where this machine computes it well. See docs/models.md.
         block_size: anchor + draft tokens per step at most, at least 2; the drafter's own when None.
         draft_mode: ``"auto"`` drafts as far as pays on this machine, ``"fixed=N"`` always N tokens, ``"off"`` never.
         lossless: ``"auto"`` warns where this machine cannot give bit-identical rows, ``"strict"`` refuses.
@@ -45,6 +48,8 @@ class LLM:
             most. Memory is taken as it is used.
         prefix_caching: reuse what prompts have in common with earlier ones.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``.
+        executor: ``"fused"`` (a whole pass is one compiled call), ``"transformers"`` (the model's own code), or ``"auto"``:
+            fused where the model and this machine allow.
         revision: hub revision of the model.
         trust_remote_code: run modelling code that comes with the checkpoint. Off, and best left so.
 
@@ -69,6 +74,7 @@ class LLM:
         kv_cache_memory: int | None = None,
         prefix_caching: bool = True,
         device: str = "auto",
+        executor: str = "auto",
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -76,7 +82,9 @@ class LLM:
         mode = DraftMode.parse(draft_mode)
         options = EngineOptions(max_num_seqs, max_num_batched_tokens, kv_cache_memory, prefix_caching)
         resolved = resolve_model(str(model), revision=revision, trust_remote_code=trust_remote_code)
-        target_options = TargetOptions(dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        target_options = TargetOptions(
+            dtype=dtype, device=device, trust_remote_code=trust_remote_code, executor=executor
+        )
         loaded = load(resolved.path, resolved.name, target_options, lossless)
         self._set_up(loaded, max_model_len, options)
         self._set_drafter(make_drafter(drafter, self.target, block_size), mode)
@@ -84,7 +92,7 @@ class LLM:
     @classmethod
     def from_parts(
         cls,
-        target: Target,
+        target: TargetModel,
         tokenizer: Any,
         drafter: Drafter | None = None,
         *,
@@ -139,7 +147,7 @@ class LLM:
         self.loop = SharedLoop(core)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> TargetModel:
         return self._loaded.target
 
     @property
@@ -320,7 +328,7 @@ def _raise_first_error(results: list[RequestResult]) -> None:
             raise result.error
 
 
-def _context_length(target: Target, asked: int | None) -> int:
+def _context_length(target: TargetModel, asked: int | None) -> int:
     own = target.info.max_position
     if asked is None:
         return own

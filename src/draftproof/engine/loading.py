@@ -13,7 +13,9 @@ from draftproof.engine.detokenize import TokenKinds
 from draftproof.errors import DrafterError, DraftproofWarning, ModelError, RequestError
 from draftproof.models.drafters import load_drafter
 from draftproof.models.drafters.base import Drafter
+from draftproof.models.executor import TargetModel, load_target, without_fused
 from draftproof.models.linear import Route
+from draftproof.models.loading import read_config
 from draftproof.models.registry import resolve_model
 from draftproof.models.target import Target, TargetOptions
 from draftproof.sampling import SamplingDefaults
@@ -35,7 +37,7 @@ class Loaded:
         row_invariant: whether the start-up self-test found this machine lossless token for token.
     """
 
-    target: Target
+    target: TargetModel
     tokenizer: Any
     token_kinds: TokenKinds
     defaults: SamplingDefaults
@@ -46,30 +48,41 @@ class Loaded:
 def load(path: Path, name: str, options: TargetOptions, lossless: str = "auto") -> Loaded:
     """Load a target and make it as lossless as this machine allows.
 
-    The self-test decides how it computes: packed linears and compiled attention, else plain attention, else products in
-    fixed tiles.
+    The self-test decides how it computes: the fused executor, else the Transformers executor with packed linears and
+    compiled attention, else with plain attention, else with products in fixed tiles.
 
     Raises:
         ModelError: DP2xx, it cannot be used; DP264, it is not row-invariant here and `lossless` is ``"strict"``.
         RequestError: DP450, `lossless` is neither ``"auto"`` nor ``"strict"``.
     """
     check_lossless(lossless)
-    target = Target.load(path, name, options)
+    target = load_target(path, name, options)
     sound = _settle(target)
-    if not sound and target.route is Route.PACKED:
-        target = Target.load(path, name, replace(options, route=Route.TILES))
+    for other in _next_best(target, options):
+        if sound:
+            break
+        target = load_target(path, name, other)
         sound = _settle(target)
     insist(sound, name, lossless)
     tokenizer = _tokenizer(path, name, options.trust_remote_code)
-    defaults, end_token_ids = _generation_defaults(path, target, tokenizer)
+    defaults, end_token_ids = _generation_defaults(path, name, options.trust_remote_code, tokenizer)
     return Loaded(target, tokenizer, TokenKinds.of(tokenizer), defaults, end_token_ids, sound)
 
 
-def _settle(target: Target) -> bool:
+def _next_best(target: TargetModel, options: TargetOptions) -> list[TargetOptions]:
+    """What to try when this target fails the self-test, in order."""
+    tiles = replace(options, route=Route.TILES)
+    if isinstance(target, Target):
+        return [tiles] if target.route is Route.PACKED else []
+    plain = without_fused(options)
+    return [] if plain is None else [plain, tiles]
+
+
+def _settle(target: TargetModel) -> bool:
     """The self-test, with the plain form of attention where the compiled one fails it."""
     if target.self_test():
         return True
-    if not target.has_compiled_attention:
+    if not isinstance(target, Target) or not target.has_compiled_attention:
         return False
     target.use_plain_attention()
     return target.self_test()
@@ -111,16 +124,16 @@ def _tokenizer(path: Path, name: str, trust_remote_code: bool) -> Any:
 
 
 def _generation_defaults(
-    path: Path, target: Target, tokenizer: Any
+    path: Path, name: str, trust_remote_code: bool, tokenizer: Any
 ) -> tuple[SamplingDefaults, frozenset[int]]:
     """Sampling defaults and end tokens: of the generation config, else of the model's config and tokenizer."""
-    model_config: Any = target.model.config
+    model_config = read_config(path, name, trust_remote_code)
+    own = _ids(getattr(model_config, "eos_token_id", None)) or _ids(tokenizer.eos_token_id)
     try:
         config = GenerationConfig.from_pretrained(path)
     except OSError:
-        return SamplingDefaults(), _ids(model_config.eos_token_id) or _ids(tokenizer.eos_token_id)
-    ends = _ids(config.eos_token_id) or _ids(model_config.eos_token_id) or _ids(tokenizer.eos_token_id)
-    return SamplingDefaults.from_generation_config(config.to_diff_dict()), ends
+        return SamplingDefaults(), own
+    return SamplingDefaults.from_generation_config(config.to_diff_dict()), _ids(config.eos_token_id) or own
 
 
 def _ids(ids: int | list[int] | None) -> frozenset[int]:
@@ -130,7 +143,7 @@ def _ids(ids: int | list[int] | None) -> frozenset[int]:
 
 
 def make_drafter(
-    drafter: str | Path | Drafter | None, target: Target, block_size: int | None
+    drafter: str | Path | Drafter | None, target: TargetModel, block_size: int | None
 ) -> Drafter | None:
     """A drafter from its name, folder or hub id, or a ready-made one, checked.
 

@@ -15,26 +15,26 @@ from typing import Any
 import torch
 
 from draftproof.cache import BlockCache, BlockTable
-from draftproof.engine.sequence import Sequence, SequenceMemory
+from draftproof.engine.sequence import KeptRows, Sequence, SequenceMemory
 from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import RequestError
 from draftproof.models.drafters.base import ContextUpdate, Drafter
+from draftproof.models.executor import TargetModel
 from draftproof.models.kv import KEY_BLOCK, SequenceKV
-from draftproof.models.target import Target
 
 FLUSH_AT = 128
 """Decoded tokens whose context waits for the drafter at most, while nothing is drafted: in batches of this size a token costs a
 twentieth of what it costs alone."""
 FEW_ROWS = 64
-"""Rows of a pass whose features may be kept as they are, by a view of any of them."""
+"""Rows of a pass whose features may be kept as they are, for the sake of any of them."""
 
 
-def bytes_per_block(target: Target, drafter: Drafter | None) -> int:
+def bytes_per_block(target: TargetModel, drafter: Drafter | None) -> int:
     """Memory of one block of `KEY_BLOCK` positions, target's and drafter's pages together."""
     return target.page_bytes + (drafter.page_bytes if drafter is not None else 0)
 
 
-def blocks_within(budget: int, target: Target, drafter: Drafter | None, max_model_len: int) -> int:
+def blocks_within(budget: int, target: TargetModel, drafter: Drafter | None, max_model_len: int) -> int:
     """How many blocks a memory budget buys.
 
     Raises:
@@ -70,7 +70,7 @@ class KVMemory:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, num_blocks: int, prefix_caching: bool = True
+        self, target: TargetModel, drafter: Drafter | None, num_blocks: int, prefix_caching: bool = True
     ) -> None:
         self.target = target
         self._pages = target.new_pages(num_blocks)
@@ -142,17 +142,22 @@ class KVMemory:
         memory = sequence.running_memory
         return len(memory.table.blocks) * KEY_BLOCK - memory.kv.length
 
-    def commit(self, sequence: Sequence, rows: int, features: torch.Tensor | None) -> None:
-        """Keep the next `rows` processed positions, forget what was processed beyond; `features` ``[rows, taps * hidden]``."""
-        memory = sequence.running_memory
-        memory.kv.commit_to(memory.kv.length + rows)
-        if self.drafter is None:
-            memory.draft_length = memory.kv.length
-        elif features is not None and rows:
-            # A view keeps the whole pass's features alive: fine for a few rows, too much for prompts.
-            own = features[:rows]
-            memory.waiting.append(own if _few_rows_behind(own) else own.clone())
-        self.cache.trim(memory.table, memory.kv.length)
+    def commit(self, kept: Items[tuple[Sequence, int, int]], features: torch.Tensor | None) -> None:
+        """After a pass: keep processed positions, forget those beyond.
+
+        Args:
+            kept: (sequence, its first row in the pass, how many of its rows to keep, from that one on).
+            features: of all rows of the pass, ``[rows, taps * hidden]``; None without taps.
+        """
+        for sequence, _, rows in kept:
+            memory = sequence.running_memory
+            kv = memory.kv
+            kv.commit_to(kv.length + rows)
+            if self.drafter is None:
+                memory.draft_length = kv.length
+            self.cache.trim(memory.table, kv.length)
+        if self.drafter is not None and features is not None:
+            _keep_features(kept, features)
 
     def settle(self, sequences: Items[Sequence], prompts: Items[Sequence], ended: Items[Sequence]) -> None:
         """After commits: let drafter contexts catch up where enough has gathered, and index the blocks that are full.
@@ -162,13 +167,15 @@ class KVMemory:
             prompts: those among them whose prompt was processed in this step: others may share it from the next one on.
             ended: those about to be closed; they are cheaper together than one by one.
         """
-        filled = [s for s in prompts if _has_new_block(s.running_memory)]
-        gathered = [s for s in sequences if s.running_memory.waiting_length >= FLUSH_AT]
-        due = {id(s): s for s in (*filled, *gathered, *ended)}
-        # A drafter that fails here fails nobody: outputs are whole without it, and what waits is tried again, and its failure
-        # reported, when drafting needs it.
-        with suppress(Exception):
-            self.take_in(list(due.values()))
+        if self.drafter is not None:
+            filled = [s for s in prompts if _has_new_block(s.running_memory)]
+            gathered = [s for s in sequences if s.running_memory.waiting_length >= FLUSH_AT]
+            due = {id(s): s for s in (*filled, *gathered, *ended)}
+            # A drafter that fails here fails nobody: outputs are whole without it, and what waits is tried again, and its
+            # failure reported, when drafting needs it.
+            if due:
+                with suppress(Exception):
+                    self.take_in(list(due.values()))
         for sequence in sequences:
             memory = sequence.running_memory
             if memory.draft_length // KEY_BLOCK > memory.indexed_blocks:
@@ -238,9 +245,30 @@ class KVMemory:
         )
 
 
-def _few_rows_behind(view: torch.Tensor) -> bool:
-    """Whether a view's storage holds no more than `FEW_ROWS` rows."""
-    return view.untyped_storage().nbytes() <= FEW_ROWS * view.shape[1] * view.element_size()
+def _keep_features(kept: Items[tuple[Sequence, int, int]], features: torch.Tensor) -> None:
+    """Note where the features of the kept rows lie.
+
+    Whoever keeps one row keeps the tensor it lies in alive: fine for a few rows, too much for prompts and for the rejected
+    drafts of many sequences. Of a large pass prompts get a copy of their own, and all the others one together.
+    """
+    if features.shape[0] <= FEW_ROWS:
+        for sequence, first, rows in kept:
+            if rows:
+                sequence.running_memory.waiting.append(KeptRows(features, first, rows))
+        return
+    together: list[int] = []
+    for _, first, rows in kept:
+        if rows <= FEW_ROWS:
+            together += range(first, first + rows)
+    shared = features[torch.tensor(together, device=features.device)] if together else features
+    at = 0
+    for sequence, first, rows in kept:
+        waiting = sequence.running_memory.waiting
+        if rows > FEW_ROWS:
+            waiting.append(KeptRows(features[first : first + rows].clone(), 0, rows))
+        elif rows:
+            waiting.append(KeptRows(shared, at, rows))
+            at += rows
 
 
 def _has_new_block(memory: SequenceMemory) -> bool:
@@ -251,5 +279,6 @@ def _has_new_block(memory: SequenceMemory) -> bool:
 def _update(memory: SequenceMemory, tapped: bool) -> ContextUpdate:
     features = None
     if tapped:
-        features = memory.waiting[0] if len(memory.waiting) == 1 else torch.cat(memory.waiting)
+        parts = [kept.features[kept.first : kept.first + kept.count] for kept in memory.waiting]
+        features = parts[0] if len(parts) == 1 else torch.cat(parts)
     return ContextUpdate(memory.draft_state, features, memory.draft_length)

@@ -69,9 +69,22 @@ class Metrics:
         """Mean tokens committed per sequence and decode step (tau); 0.0 before any."""
         return (self.decode_steps + self.accepted_tokens) / self.decode_steps if self.decode_steps else 0.0
 
+    def copied(self) -> Metrics:
+        """The counters as they are now."""
+        copy = Metrics.__new__(Metrics)
+        copy.__dict__.update(self.__dict__)  # `dataclasses.replace` takes several times as long
+        copy.finished = dict(self.finished)
+        copy.drafted_by_position = list(self.drafted_by_position)
+        copy.accepted_by_position = list(self.accepted_by_position)
+        copy.draft_lengths = list(self.draft_lengths)
+        return copy
+
     def count_draft(self, drafted: int, accepted: int) -> None:
         """Note one verification: `drafted` tokens checked, the first `accepted` kept."""
         self.decode_steps += 1
+        if not drafted and self.draft_lengths:
+            self.draft_lengths[0] += 1
+            return
         self.drafted_steps += drafted > 0
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted

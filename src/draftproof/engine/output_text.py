@@ -68,7 +68,12 @@ class OutputText:
         return self._matcher.stop_string
 
     def push(self, token_id: int, *, is_end_token: bool = False) -> Step:
-        """Take in the next token of the output.
+        """`take`, and whether the output ended with it."""
+        text = self.take(token_id, is_end_token)
+        return Step(text, self.stop_string is not None)
+
+    def take(self, token_id: int, is_end_token: bool = False) -> str:
+        """Take in the next token of the output; returns the text that may be shown now.
 
         Args:
             token_id: the token.
@@ -82,14 +87,14 @@ class OutputText:
             raise RuntimeError("a token was pushed after a stop string ended the output")
         self._pushed += 1
         if is_end_token and not self._shows_end_token:
-            return Step("", False)
+            return ""
         return self._show(self._detokenizer.push_one(token_id))
 
     def finish(self) -> str:
         """The output ends here: text held back until now (U+FFFD for an unfinished character)."""
         if self.stop_string is not None:
             return ""
-        text = self._show(self._detokenizer.finish()).text
+        text = self._show(self._detokenizer.finish())
         if self.stop_string is None:
             rest = self._matcher.flush()
             self._shown.append(rest)
@@ -104,7 +109,7 @@ class OutputText:
         self._shown.append(rest)
         return rest
 
-    def _show(self, new_text: str) -> Step:
+    def _show(self, new_text: str) -> str:
         text = self._matcher.push(new_text) if self._pushed >= self._min_tokens else new_text
         self._shown.append(text)
-        return Step(text, self.stop_string is not None)
+        return text

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import time
 from dataclasses import dataclass
+from operator import attrgetter
 
 from draftproof.cache import OutOfBlocks
 from draftproof.engine.memory import KVMemory
@@ -25,7 +26,7 @@ SHARE_OF_DRAFTS = 0.25
 """Of the token budget, at most, where somebody decodes and a drafter is there."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Chunk:
     """Pending tokens of a sequence that are to be processed in a step.
 
@@ -50,10 +51,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step is to process. `room` is how many rows the token budget leaves for drafts."""
+    """What a step is to process. `room` is how many rows the token budget leaves for drafts; `refilled` whether somebody
+    waits for the place of a sequence that ends."""
 
     chunks: list[Chunk]
     room: int
+    refilled: bool = False
 
 
 class Scheduler:
@@ -106,8 +109,9 @@ class Scheduler:
             room = min(KEY_BLOCK // 4, self.max_num_batched_tokens)
         filling = self._filling_chunks(room - self._kept_for_drafts(len(chunks), room))
         spent = sum(chunk.count for chunk in filling)
-        alive = [chunk for chunk in chunks if chunk.sequence.memory is not None]
-        return StepPlan([*alive, *filling], max(0, room - spent))
+        if self._gave_way:
+            chunks = [chunk for chunk in chunks if chunk.sequence.memory is not None]
+        return StepPlan([*chunks, *filling], max(0, room - spent), bool(self.waiting))
 
     def _kept_for_drafts(self, decoding: int, room: int) -> int:
         """Rows that prompts leave to drafts, so that outputs go on fast while prompts are processed."""
@@ -116,15 +120,19 @@ class Scheduler:
 
     def _decoding_chunks(self) -> list[Chunk]:
         chunks = []
-        for sequence in sorted((s for s in self.running if s.pending == 1), key=lambda one: one.order):
+        for sequence in _in_order([s for s in self.running if s.pending == 1]):
             if sequence.memory is not None and self._reserve(sequence, 1):
-                chunks.append(Chunk.of(sequence, 1))
+                chunks.append(Chunk(sequence, 1, True, sequence.output_length > 0))
+        if not self._gave_way:
+            return chunks
         # Someone served early may have had to give way to nobody, but someone later may have been preempted since.
         return [chunk for chunk in chunks if chunk.sequence.memory is not None]
 
     def _filling_chunks(self, room: int) -> list[Chunk]:
         """Prompt chunks within `room` rows: shared evenly, what short ones leave going to others and to newcomers."""
-        queue = sorted((s for s in self.running if s.pending > 1), key=lambda one: one.order)
+        queue = _in_order([s for s in self.running if s.pending > 1])
+        if not queue and not self.waiting:
+            return []
         chunks: list[Chunk] = []
         while room > 0:
             queue = [s for s in queue if s.memory is not None]  # the others have been preempted since
@@ -201,6 +209,10 @@ class Scheduler:
         self.preemptions += 1
         sequence.stats.preemptions += 1
         self.enqueue(sequence)
+
+
+def _in_order(sequences: list[Sequence]) -> list[Sequence]:
+    return sorted(sequences, key=attrgetter("order")) if len(sequences) > 1 else sequences
 
 
 def _places(sequence: Sequence) -> int:

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from draftproof.engine.request import Request
 
 
+@dataclass(eq=False, slots=True)
+class KeptRows:
+    """Context features of consecutive tokens: `count` rows from `first` of ``features [rows, taps * hidden]``."""
+
+    features: torch.Tensor
+    first: int
+    count: int
+
+
 @dataclass
 class SequenceMemory:
     """What a running sequence holds of the pool.
@@ -29,8 +38,8 @@ class SequenceMemory:
         kv: the target's keys and values.
         draft_state: the drafter's memory of the sequence; None without a drafter.
         draft_length: tokens whose context the drafter has taken in.
-        waiting: context features ``[n, taps * hidden]`` of the tokens after those, not yet taken in: the drafter's keys and
-            values are produced in batches, when a block fills or when drafting needs them.
+        waiting: where the context features of the tokens after those lie, which are not yet taken in: the drafter's keys
+            and values are produced in batches, when a block fills or when drafting needs them.
         indexed_blocks: full blocks the prefix index knows of.
     """
 
@@ -38,7 +47,7 @@ class SequenceMemory:
     kv: SequenceKV
     draft_state: Any
     draft_length: int
-    waiting: list[torch.Tensor] = field(default_factory=list)
+    waiting: list[KeptRows] = field(default_factory=list)
     indexed_blocks: int = 0
 
     @property
@@ -64,6 +73,9 @@ class Sequence:
         finish_reason: None while it runs.
         logprobs: of output tokens, when asked for.
         queued_since: when it last began to wait, ``time.perf_counter()``.
+        prompt_length: tokens of the prompt.
+        output_limit: most output tokens: what the request allows, or what the context leaves.
+        greedy_as_is: whether it takes the likeliest token of every row as it comes.
     """
 
     request: Request
@@ -79,9 +91,17 @@ class Sequence:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
     queued_since: float = field(default_factory=time.perf_counter)
+    prompt_length: int = field(init=False)
+    output_limit: int = field(init=False)
+    greedy_as_is: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt_token_ids)
+        request = self.request
+        self.tokens = list(request.prompt_token_ids)
+        # Asked for several times a step, and fixed.
+        self.prompt_length = len(self.tokens)
+        self.output_limit = min(request.sampling.max_tokens, request.max_length - self.prompt_length)
+        self.greedy_as_is = request.sampling.is_greedy and self.rules is None
 
     @property
     def sampling(self) -> ResolvedSampling:
@@ -89,17 +109,12 @@ class Sequence:
 
     @property
     def output_token_ids(self) -> list[int]:
-        return self.tokens[len(self.request.prompt_token_ids) :]
+        return self.tokens[self.prompt_length :]
 
     @property
     def output_length(self) -> int:
         """Output tokens so far; also the output position of the next one."""
-        return len(self.tokens) - len(self.request.prompt_token_ids)
-
-    @property
-    def output_limit(self) -> int:
-        """Most output tokens: what the request allows, or what the context leaves."""
-        return min(self.sampling.max_tokens, self.request.max_length - len(self.request.prompt_token_ids))
+        return len(self.tokens) - self.prompt_length
 
     @property
     def running_memory(self) -> SequenceMemory:
@@ -115,7 +130,8 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Committed tokens the target has not processed: 1 (the anchor) when decoding, more while (re)filling."""
-        return len(self.tokens) - self.running_memory.kv.length
+        memory = self.memory
+        return len(self.tokens) - (memory if memory is not None else self.running_memory).kv.length
 
     @property
     def order(self) -> tuple[int, int, int]:

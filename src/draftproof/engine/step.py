@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftproof.cache import OutOfBlocks
-from draftproof.engine.candidates import Work, lay_out
+from draftproof.engine.candidates import Work, lay_out, segments_of
 from draftproof.engine.commit import CommittedBlock, commit_tokens
 from draftproof.engine.drafting import Draft, DraftRound, propose
 from draftproof.engine.economics import DraftOutcome, DraftWish, Economist, StepCost
@@ -19,12 +19,12 @@ from draftproof.engine.sequence import Sequence
 from draftproof.engine.verification import Verdict, verify
 from draftproof.errors import DraftproofError
 from draftproof.models.drafters.base import Drafter
+from draftproof.models.executor import TargetModel
 from draftproof.models.rows import TargetOutput
-from draftproof.models.target import Target
 from draftproof.sampling import token_logprobs
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Progress:
     """What a step brought to one sequence: tokens, or the error that ends its request."""
 
@@ -33,7 +33,7 @@ class Progress:
     error: DraftproofError | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _Verified:
     work: Work
     verdict: Verdict
@@ -51,7 +51,7 @@ class StepRunner:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetModel,
         drafter: Drafter | None,
         memory: KVMemory,
         economist: Economist,
@@ -66,37 +66,47 @@ class StepRunner:
         Anything raised, other than by a single sequence's own rows, is the whole step's failure: the caller decides about the
         sequences of the plan.
         """
-        clock = _Clock(self.metrics, plan)
-        before = replace(self.memory.upkeep)
-        drafted = self._draft(plan)
-        clock.mark("draft")
-        while_drafting = self.memory.upkeep.seconds - before.seconds
-        works = lay_out(*_arranged(plan.chunks, drafted.drafts))
-        size = _StepSize.of(works)
-        taps = self.drafter.tap_layer_ids if self.drafter is not None else ()
-        output = self.target.forward([work.segment(self.target.device) for work in works], taps)
-        clock.mark("target")
-        verified = self._verify(works, output)
-        clock.mark("verify")
-        progress = self._commit(works, verified, output)
-        self._settle(works)
-        clock.mark("commit")
+        clock, upkeep = _Clock(), self.memory.upkeep
+        tokens_before, seconds_before = upkeep.tokens, upkeep.seconds
+        try:
+            drafted = self._draft(plan)
+            clock.mark("draft")
+            while_drafting = upkeep.seconds - seconds_before
+            works = lay_out(*_arranged(plan.chunks, drafted.drafts))
+            rows = works[-1].first_row + works[-1].rows
+            # Before anything is committed; summing up what nobody will look at would cost time too.
+            size = _StepSize.of(works) if self._is_watched(drafted) else None
+            taps = self.drafter.tap_layer_ids if self.drafter is not None else ()
+            output = self.target.forward(segments_of(works, self.target.device), taps)
+            clock.mark("target")
+            verified = self._verify(works, output)
+            clock.mark("verify")
+            progress = self._commit(works, verified, output)
+            self._settle(works)
+            clock.mark("commit")
+        finally:
+            clock.book(self.metrics, plan)
         self.metrics.steps += 1
-        self.metrics.rows += size.rows
-        cost = StepCost(
-            rows=size.rows,
-            sequences=len(works),
-            drafting_sequences=drafted.sequences,
-            draft_slots=drafted.slots,
-            draft_s=clock.seconds["draft"] - while_drafting,
-            target_s=clock.seconds["target"] + clock.seconds["verify"],
-            extend_tokens=self.memory.upkeep.tokens - before.tokens,
-            extend_s=self.memory.upkeep.seconds - before.seconds,
-            other_rows=size.other_rows,
-            context=size.context,
-        )
-        self._observe(verified, cost)
+        self.metrics.rows += rows
+        if size is not None:
+            cost = StepCost(
+                rows=rows,
+                sequences=len(works),
+                drafting_sequences=drafted.sequences,
+                draft_slots=drafted.slots,
+                draft_s=clock.draft - while_drafting,
+                target_s=clock.target + clock.verify,
+                extend_tokens=upkeep.tokens - tokens_before,
+                extend_s=upkeep.seconds - seconds_before,
+                other_rows=size.other_rows,
+                context=size.context,
+            )
+            self._observe(verified, cost)
         return progress
+
+    def _is_watched(self, drafted: DraftRound) -> bool:
+        """Whether economics learns from this step."""
+        return self.drafter is not None and self.economist.watches(drafted.slots)
 
     # Draft
 
@@ -107,9 +117,11 @@ class StepRunner:
         if self.drafter is None or not places:
             return by_chunk
         sequences = [plan.chunks[place].sequence for place in places]
-        wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]
         others = sum(chunk.count for chunk in plan.chunks) - len(places)
-        wanted = _within(self.economist.plan(wishes, others), plan.room)
+        if self.economist.rests([sequence.acceptance for sequence in sequences], others, plan.refilled):
+            return by_chunk
+        wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]
+        wanted = _within(self.economist.plan(wishes, others, plan.refilled), plan.room)
         granted = [self._with_blocks(s, length) for s, length in zip(sequences, wanted, strict=True)]
         drafting = [s for s, length in zip(sequences, granted, strict=True) if length > 0]
         if not drafting:
@@ -118,7 +130,11 @@ class StepRunner:
         answers = iter(propose(self.drafter, self.target, drafting, [k for k in granted if k > 0]))
         drafts = [next(answers) if length > 0 else Draft() for length in granted]
         kept = self.economist.trim(
-            wishes, [len(draft.tokens) for draft in drafts], [draft.confidence for draft in drafts], others
+            wishes,
+            [len(draft.tokens) for draft in drafts],
+            [draft.confidence for draft in drafts],
+            others,
+            plan.refilled,
         )
         for place, draft, count in zip(places, drafts, kept, strict=True):
             by_chunk.drafts[place] = draft.cut(count)
@@ -142,6 +158,8 @@ class StepRunner:
         for work in works:
             if work.chunk.last:
                 choosing.append(work)
+                if work.chunk.decodes:
+                    continue
                 choosing += [work.for_choice(other) for other in _forks(work.sequence)]
         return [
             _Verified(work, verdict) for work, verdict in zip(choosing, verify(choosing, output), strict=True)
@@ -151,19 +169,19 @@ class StepRunner:
 
     def _commit(self, works: Items[Work], verified: Items[_Verified], output: TargetOutput) -> list[Progress]:
         accepted = {id(one.work): one.verdict.accepted for one in verified}
+        kept = []
         for work in works:
-            _score_prompt(work, output)
-            self.memory.commit(
-                work.sequence, work.chunk.count + accepted.get(id(work), 0), work.features_of(output)
-            )
             if not work.chunk.decodes:
+                _score_prompt(work, output)
                 self.metrics.computed_prompt_tokens += work.chunk.count
+            kept.append((work.sequence, work.first_row, work.chunk.count + accepted.get(id(work), 0)))
+        self.memory.commit(kept, output.features)
         self._fork(works)
         return [self._accept(one, output) for one in verified]
 
     def _fork(self, works: Items[Work]) -> None:
         for work in works:
-            if work.chunk.last:
+            if work.chunk.last and not work.chunk.decodes:
                 for other in _forks(work.sequence):
                     self.memory.fork(work.sequence, other)
 
@@ -174,7 +192,7 @@ class StepRunner:
             return Progress(sequence, error=verdict.error)
         kept = [*work.drafts[: verdict.accepted], verdict.bonus]
         try:
-            block = commit_tokens(sequence, kept, verdict.accepted, work.logits_of(output))
+            block = commit_tokens(sequence, kept, verdict.accepted, work, output)
         except Exception as error:  # a tokenizer or a grammar may raise what it likes; the others go on
             return Progress(sequence, error=as_coded(error))
         self.metrics.output_tokens += len(block.token_ids)
@@ -192,18 +210,20 @@ class StepRunner:
         self.metrics.count_draft(drafted, accepted)
 
     def _settle(self, works: Items[Work]) -> None:
-        going_on = [work for work in works if work.sequence.finish_reason is None]
-        self.memory.settle(
-            [work.sequence for work in going_on],
-            prompts=[work.sequence for work in going_on if not work.chunk.decodes],
-            ended=[work.sequence for work in works if work.sequence.finish_reason is not None],
-        )
+        going_on, prompts, ended = [], [], []
+        for work in works:
+            sequence = work.sequence
+            if sequence.finish_reason is not None:
+                ended.append(sequence)
+                continue
+            going_on.append(sequence)
+            if not work.chunk.decodes:
+                prompts.append(sequence)
+        self.memory.settle(going_on, prompts, ended)
 
     # Learn
 
     def _observe(self, verified: Items[_Verified], cost: StepCost) -> None:
-        if self.drafter is None:
-            return
         drafted = [one for one in verified if one.verdict.error is None and _was_drafted(one.work)]
         if drafted:
             self.economist.observe([_outcome(one) for one in drafted])
@@ -223,41 +243,50 @@ def _outcome(one: _Verified) -> DraftOutcome:
 
 @dataclass(frozen=True)
 class _StepSize:
-    """Of a pass, before anything of it is committed: rows, those that belong to prompts, tokens attended to by all rows."""
+    """Of a pass: rows that belong to prompts, tokens attended to by all rows."""
 
-    rows: int
     other_rows: int
     context: int
 
     @staticmethod
     def of(works: Items[Work]) -> _StepSize:
         return _StepSize(
-            rows=sum(work.rows for work in works),
             other_rows=sum(work.chunk.count for work in works if not work.chunk.decodes),
             context=sum(work.rows * len(work.sequence.tokens) for work in works),
         )
 
 
 class _Clock:
-    """Adds the time since the last mark to a phase of the step, of the engine, and of every sequence in it."""
+    """Seconds by phase of a step, in the order draft, target, verify, commit; a phase not reached has 0."""
 
-    def __init__(self, metrics: Metrics, plan: StepPlan) -> None:
-        self._metrics = metrics
-        self._decoding = [c.sequence.stats.seconds for c in plan.chunks if c.decodes]
-        self._filling = [c.sequence.stats.seconds for c in plan.chunks if not c.decodes]
-        self.seconds: dict[str, float] = {}
+    __slots__ = ("_last", "commit", "draft", "target", "verify")
+
+    def __init__(self) -> None:
+        self.draft = self.target = self.verify = self.commit = 0.0
         self._last = time.perf_counter()
 
     def mark(self, phase: str) -> None:
+        """The phase ends here."""
         now = time.perf_counter()
-        spent = self.seconds[phase] = now - self._last
+        setattr(self, phase, now - self._last)
         self._last = now
-        name = f"{phase}_seconds"
-        setattr(self._metrics, name, getattr(self._metrics, name) + spent)
-        for seconds in self._decoding:
-            setattr(seconds, phase, getattr(seconds, phase) + spent)
-        for seconds in self._filling:
-            seconds.prefill += spent
+
+    def book(self, metrics: Metrics, plan: StepPlan) -> None:
+        """Add the phases to the engine's and to those of every sequence in the plan."""
+        draft, target, verify, commit = self.draft, self.target, self.verify, self.commit
+        metrics.draft_seconds += draft
+        metrics.target_seconds += target
+        metrics.verify_seconds += verify
+        metrics.commit_seconds += commit
+        for chunk in plan.chunks:
+            seconds = chunk.sequence.stats.seconds
+            if chunk.decodes:
+                seconds.draft += draft
+                seconds.target += target
+                seconds.verify += verify
+                seconds.commit += commit
+            else:
+                seconds.prefill += draft + target + verify + commit
 
 
 def _wish(sequence: Sequence, most: int) -> DraftWish:
@@ -284,12 +313,13 @@ def _forks(sequence: Sequence) -> list[Sequence]:
 
 def _arranged(chunks: Items[Chunk], drafts: Items[Draft]) -> tuple[list[Chunk], list[Draft]]:
     """Chunks and drafts in an order in which those verified together are neighbours."""
-
-    def key(place: int) -> tuple[bool, bool, int]:
-        sequence = chunks[place].sequence
-        return (sequence.rules is not None, not sequence.sampling.is_greedy, len(drafts[place].tokens))
-
-    order = sorted(range(len(chunks)), key=key)
+    keys = [
+        (chunk.sequence.rules is not None, not chunk.sequence.sampling.is_greedy, len(draft.tokens))
+        for chunk, draft in zip(chunks, drafts, strict=True)
+    ]
+    if keys.count(keys[0]) == len(keys):
+        return list(chunks), list(drafts)
+    order = sorted(range(len(chunks)), key=keys.__getitem__)
     return [chunks[place] for place in order], [drafts[place] for place in order]
 
 

@@ -49,6 +49,9 @@ class StopMatcher:
     Args:
         stop: stop strings, none empty; none at all lets everything through.
         include_stop_str_in_output: whether the text shown keeps the stop string.
+
+    Attributes:
+        stop_string: the stop string that was found, or None so far.
     """
 
     def __init__(self, stop: Sequence[str] = (), include_stop_str_in_output: bool = False) -> None:
@@ -56,16 +59,13 @@ class StopMatcher:
         self._include = include_stop_str_in_output
         self._longest_prefix = max(map(len, self._stop), default=1) - 1
         self._tail = ""  # the longest end of the text so far that begins a stop string
-        self._stop_string: str | None = None
-
-    @property
-    def stop_string(self) -> str | None:
-        """The stop string that was found, or None so far."""
-        return self._stop_string
+        self.stop_string: str | None = None
 
     def push(self, text: str) -> str:
         """Take in the next piece of text; return what may be shown now. After a stop, nothing more is."""
-        if self._stop_string is not None or not text:
+        if not self._stop:
+            return text
+        if self.stop_string is not None or not text:
             return ""
         held = 0 if self._include else len(self._tail)
         seen = len(self._tail) - held  # how much of the tail was shown already
@@ -73,7 +73,7 @@ class StopMatcher:
         found = self._first_completed(text)
         if found is not None:
             end, start = found
-            self._stop_string = text[start:end]
+            self.stop_string = text[start:end]
             self._tail = ""
             return text[seen : end if self._include else start]
         self._tail = text[len(text) - self._pending_length(text) :]

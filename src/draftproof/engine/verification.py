@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -17,17 +18,10 @@ from draftproof.engine.faults import as_coded
 from draftproof.engine.sequence import Sequence
 from draftproof.errors import ContractError, DraftproofError, ModelError
 from draftproof.models.rows import TargetOutput
-from draftproof.verify import (
-    SamplingInfo,
-    compute_dflash_correct_drafts_and_bonus,
-    verify_drafter_invariant,
-)
-
-_ROWS_AT_ONCE = 64
-"""Rows converted to float32 together for an argmax; bounds the copy."""
+from draftproof.verify import sample_checked, verify_greedy
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Verdict:
     """What verification says of one sequence.
 
@@ -42,7 +36,7 @@ class Verdict:
     error: DraftproofError | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _Rows:
     """Candidates ready to verify: rows already penalised and masked, one for the anchor and each draft."""
 
@@ -56,14 +50,23 @@ class _Rows:
 def verify(works: Items[Work], output: TargetOutput) -> list[Verdict]:
     """A verdict for each; every chunk among `works` is the last of its sequence."""
     verdicts: list[Verdict | None] = [None] * len(works)
-    ready: list[_Rows] = []
+    plain: list[int] = []
+    greedy: list[_Rows] = []
+    sampled: list[_Rows] = []
     for index, work in enumerate(works):
+        sequence = work.sequence
+        if sequence.greedy_as_is:
+            plain.append(index)
+            continue
         try:
-            ready.append(_prepare(index, work, output))
+            rows = _prepare(index, work, output)
         except Exception as error:  # of a grammar, say: it concerns this sequence alone
             verdicts[index] = Verdict(error=as_coded(error))
-    greedy = [rows for rows in ready if rows.sequence.sampling.is_greedy]
-    sampled = [rows for rows in ready if not rows.sequence.sampling.is_greedy]
+        else:
+            (greedy if sequence.sampling.is_greedy else sampled).append(rows)
+    if plain:
+        for index, verdict in zip(plain, _greedy_as_is([works[i] for i in plain], output), strict=True):
+            verdicts[index] = verdict
     for rows, verdict in [*_greedy(greedy), *_sampled(sampled)]:
         verdicts[rows.index] = verdict
     return [verdict for verdict in verdicts if verdict is not None]
@@ -77,50 +80,31 @@ def _prepare(index: int, work: Work, output: TargetOutput) -> _Rows:
     return _Rows(index, sequence, sequence.tokens[-1], drafts, logits)
 
 
+def _greedy_as_is(works: Items[Work], output: TargetOutput) -> list[Verdict]:
+    """Greedy sequences whose rows nothing changes: one call on the pass's own logits."""
+    outcomes = verify_greedy(
+        next_token_logits=output.logits,
+        first_rows=[work.first_choice for work in works],
+        drafts=[work.drafts for work in works],
+    )
+    return [_greedy_verdict(*outcome) for outcome in outcomes]
+
+
 def _greedy(ready: Items[_Rows]) -> list[tuple[_Rows, Verdict]]:
-    """One call for all: shorter candidates are filled up with -1, which is no token and so never accepted."""
+    """Greedy sequences whose rows rules have made anew: one call for all."""
     if not ready:
         return []
-    width = 1 + max(len(rows.drafts) for rows in ready)
-    candidates = torch.full((len(ready), width), -1, dtype=torch.long)
-    predict = torch.zeros((len(ready), width), dtype=torch.long)
-    chosen = _choices(ready)
-    for place, (rows, (best, _)) in enumerate(zip(ready, chosen, strict=True)):
-        candidates[place, : 1 + len(rows.drafts)] = torch.tensor([rows.anchor, *rows.drafts])
-        predict[place, : best.shape[0]] = best
-    accepted, bonus = compute_dflash_correct_drafts_and_bonus(candidates=candidates, target_predict=predict)
-    return [
-        # A row behind a rejected draft is read by nobody and may hold anything.
-        (rows, Verdict(error=_nan()) if any(broken[: int(a) + 1]) else Verdict(int(a), int(b)))
-        for rows, a, b, (_, broken) in zip(ready, accepted.tolist(), bonus.tolist(), chosen, strict=True)
-    ]
+    starts = list(accumulate((1 + len(rows.drafts) for rows in ready), initial=0))[:-1]
+    outcomes = verify_greedy(
+        next_token_logits=_side_by_side([rows.logits for rows in ready]),
+        first_rows=starts,
+        drafts=[rows.drafts for rows in ready],
+    )
+    return [(rows, _greedy_verdict(*outcome)) for rows, outcome in zip(ready, outcomes, strict=True)]
 
 
-def _choices(ready: Items[_Rows]) -> list[tuple[torch.Tensor, list[bool]]]:
-    """What `_argmax` says of each sequence's rows, in two calls: rows as they came, and those that rules have made anew."""
-    chosen: dict[int, tuple[torch.Tensor, list[bool]]] = {}
-    for ruled in (False, True):
-        some = [rows for rows in ready if (rows.sequence.rules is not None) is ruled]
-        if some:
-            best, broken = _argmax(_side_by_side([rows.logits for rows in some]))
-            start = 0
-            for rows in some:
-                end = start + rows.logits.shape[0]
-                chosen[rows.index] = (best[start:end], broken[start:end])
-                start = end
-    return [chosen[rows.index] for rows in ready]
-
-
-def _argmax(logits: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
-    """The lowest id with the highest logit of each row, and which rows have NaN (it counts as the maximum)."""
-    ids, highest = [], []
-    for part in logits.split(_ROWS_AT_ONCE):
-        # In float32, where argmax is several times faster on a CPU.
-        part = part.float()
-        best = part.argmax(dim=-1)
-        ids.append(best)
-        highest.append(part.gather(-1, best[:, None]))
-    return torch.cat(ids).cpu(), torch.cat(highest)[:, 0].isnan().tolist()
+def _greedy_verdict(accepted: int, bonus: int) -> Verdict:
+    return Verdict(accepted, bonus) if bonus >= 0 else Verdict(error=_nan())
 
 
 def _nan() -> ModelError:
@@ -147,26 +131,18 @@ def _sampled_group(group: list[_Rows]) -> list[tuple[_Rows, Verdict]]:
 
 
 def _sampled_call(group: list[_Rows]) -> list[tuple[_Rows, Verdict]]:
-    logits = _side_by_side([rows.logits for rows in group])
-    device = logits.device
     settings = [rows.sequence.sampling for rows in group]
-    accepted, bonus = verify_drafter_invariant(
-        candidates=torch.tensor([[rows.anchor, *rows.drafts] for rows in group], device=device),
-        next_token_logits=logits,
-        sampling_info=SamplingInfo.of(
-            temperature=[one.temperature for one in settings],
-            top_k=[one.top_k for one in settings],
-            top_p=[one.top_p for one in settings],
-            min_p=[one.min_p for one in settings],
-            device=device,
-        ),
-        seeds=torch.tensor([rows.sequence.seed for rows in group], device=device),
-        positions=torch.tensor([rows.sequence.output_length for rows in group], device=device),
+    outcomes = sample_checked(
+        candidates=[[rows.anchor, *rows.drafts] for rows in group],
+        next_token_logits=_side_by_side([rows.logits for rows in group]),
+        temperature=[one.temperature for one in settings],
+        top_k=[one.top_k for one in settings],
+        top_p=[one.top_p for one in settings],
+        min_p=[one.min_p for one in settings],
+        seeds=[rows.sequence.seed for rows in group],
+        positions=[rows.sequence.output_length for rows in group],
     )
-    return [
-        (rows, Verdict(int(a), int(b)))
-        for rows, a, b in zip(group, accepted.tolist(), bonus.tolist(), strict=True)
-    ]
+    return [(rows, Verdict(*outcome)) for rows, outcome in zip(group, outcomes, strict=True)]
 
 
 def _side_by_side(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from draftproof.engine.economics.compiled import estimates_of, learn
+
 START = 0.5
 """Acceptance assumed of an unknown drafter."""
 START_WEIGHT = 1.5
@@ -103,6 +105,8 @@ class EngineAcceptance:
     def __init__(self, max_draft_tokens: int) -> None:
         self.counts = np.zeros((2, max_draft_tokens))
         self._means: np.ndarray | None = None
+        self._asked: list[RequestAcceptance] = []
+        self._told = np.empty((0, max_draft_tokens))
 
     @property
     def means(self) -> np.ndarray:
@@ -116,7 +120,15 @@ class EngineAcceptance:
         return self._means
 
     def of(self, requests: Sequence[RequestAcceptance]) -> np.ndarray:
-        """Estimates for these requests, float64 ``[n, max_draft_tokens]``."""
+        """Estimates for these requests, float64 ``[n, max_draft_tokens]``; not to be changed."""
+        if self._asked != requests:  # a step asks when it plans, and again when it learns
+            counts = np.array([request.counts for request in requests])
+            self._told = estimates_of(counts, self.means, REQUEST_WEIGHT, POOL_WEIGHT)
+            self._asked = list(requests)
+        return self._told
+
+    def of_reference(self, requests: Sequence[RequestAcceptance]) -> np.ndarray:
+        """`of` in plain numpy."""
         counts = np.array([request.counts for request in requests])
         tried, accepted = counts[:, 0], counts[:, 1]
         means = self.means
@@ -144,13 +156,27 @@ class EngineAcceptance:
             accepted: the same of what was accepted.
         """
         keep = np.array([REQUEST_MEMORY * IDLE_MEMORY**request.idle for request in requests])
-        keep *= self._after_alarms(requests, chances, tried, accepted)
+        counts = np.array([request.counts for request in requests])
+        alarms = np.array([request.alarm for request in requests])
+        learn(counts, keep, alarms, chances, tried, accepted, TURN, ALARM, ALARM_MEMORY)
+        for request, row, alarm in zip(requests, counts, alarms.tolist(), strict=True):
+            request.counts, request.alarm = row, alarm
+        self.counts *= ENGINE_MEMORY ** len(requests)
+        self.counts[0] += tried.sum(0)
+        self.counts[1] += accepted.sum(0)
+        self._means, self._asked = None, []
+
+    @staticmethod
+    def learn_reference(
+        requests: Sequence[RequestAcceptance], chances: np.ndarray, tried: np.ndarray, accepted: np.ndarray
+    ) -> None:
+        """The requests' part of `observe` in plain numpy."""
+        keep = np.array([REQUEST_MEMORY * IDLE_MEMORY**request.idle for request in requests])
+        keep *= EngineAcceptance._after_alarms(requests, chances, tried, accepted)
         news = np.stack([tried, accepted], axis=1)
         counts = np.array([request.counts for request in requests]) * keep[:, None, None] + news
         for request, row in zip(requests, counts, strict=True):
             request.counts = row
-        self.counts = self.counts * ENGINE_MEMORY ** len(requests) + news.sum(0)
-        self._means = None
 
     @staticmethod
     def _after_alarms(

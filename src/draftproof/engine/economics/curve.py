@@ -66,6 +66,7 @@ class CostCurve:
         self._knots = np.array(self._sizes)
         self._stale = True
         self._now = np.empty(0)
+        self._table = np.empty((2, 0))
         self._heights: list[float] = []
         self._scale = 1.0
 
@@ -77,6 +78,13 @@ class CostCurve:
         if self.per_sequence:
             cost = cost + self._scale * self.per_sequence * np.asarray(sequences)
         return np.where(np.asarray(rows) > 0, cost, 0.0)
+
+    @property
+    def table(self) -> np.ndarray:
+        """The curve as `compiled` takes it, float64 ``[2, points + 1]``: sizes; seconds; last, seconds a sequence."""
+        if self._stale:
+            self._refresh()
+        return self._table
 
     def one(self, rows: float, sequences: float = 0.0) -> float:
         """The same for one pass."""
@@ -149,8 +157,9 @@ class CostCurve:
             slope = highest / self._sizes[0]
         heights.append(highest + slope * (self._sizes[-1] - self._sizes[last]))
         self._heights = heights
-        self._now = np.array(heights)
         self._scale = math.exp(self.general)
+        self._table = np.array([[*self._sizes, 0.0], [*heights, self._scale * self.per_sequence]])
+        self._now = self._table[1, :-1]
         self._stale = False
 
     def to_json(self) -> dict[str, Any]:

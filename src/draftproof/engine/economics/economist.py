@@ -10,6 +10,7 @@ import numpy as np
 from draftproof.engine.economics.acceptance import DraftOutcome, EngineAcceptance, RequestAcceptance
 from draftproof.engine.economics.calibration import ConfidenceMap
 from draftproof.engine.economics.choice import StepShape, best_lengths
+from draftproof.engine.economics.compiled import warm_up
 from draftproof.engine.economics.costs import CostTable, StepCost
 from draftproof.engine.economics.mode import DraftMode
 from draftproof.engine.economics.probes import Probes
@@ -55,20 +56,43 @@ class Economist:
         self._confidence = ConfidenceMap()
         self._probes = Probes()
         self._survey = Survey()
+        if mode.kind == "auto":
+            warm_up()
         self._sleep = 0
         self._sleepers: list[RequestAcceptance] = []
-        self._sleep_rows = 0
+        self._sleep_rows = (0, True)
 
     def new_request(self) -> RequestAcceptance:
         """What to keep with a new sequence."""
         return RequestAcceptance(self.max_draft_tokens)
 
-    def plan(self, wishes: Sequence[DraftWish], other_rows: int) -> list[int]:
+    def rests(self, requests: list[RequestAcceptance], other_rows: int, refilled: bool = True) -> bool:
+        """Whether nobody drafts in this step, found without thinking: `plan` need not be asked.
+
+        True where the last plan was not to draft and nothing has happened since that could change it. Call it once a step.
+
+        Args:
+            requests: of all sequences that decode in this step.
+            other_rows, refilled: as for `plan`.
+        """
+        if self.mode.kind == "fixed":
+            return not min(self.mode.length, self.max_draft_tokens)
+        if self.mode.kind == "off" or not self.max_draft_tokens:
+            return True
+        return self._still_asleep(requests, (other_rows, refilled))
+
+    def watches(self, draft_slots: int) -> bool:
+        """Whether `observe_step` will look at a step with so many draft slots."""
+        return self.mode.kind == "auto" and not (self._sleep % IDLE_LOOK and not draft_slots)
+
+    def plan(self, wishes: Sequence[DraftWish], other_rows: int, refilled: bool = True) -> list[int]:
         """Draft length for each decoding sequence, before the drafter runs.
 
         Args:
             wishes: all sequences that decode in this step, drafting or not.
             other_rows: prefill rows in the same pass.
+            refilled: whether others wait to take the place of a sequence that ends. It decides what is made large: the
+                tokens of all together, or the speed of each; see `best_lengths`.
         """
         most = self.max_draft_tokens
         if self.mode.kind == "fixed":
@@ -76,7 +100,7 @@ class Economist:
         if self.mode.kind != "auto" or not wishes or not most:
             return [max(0, min(most, wish.room)) if self.mode.kind == "fixed" else 0 for wish in wishes]
         requests = [wish.acceptance for wish in wishes]
-        if self._still_asleep(requests, other_rows):
+        if self._still_asleep(requests, (other_rows, refilled)):
             return [0] * len(wishes)
         for request in requests:
             request.probing = False  # the drafter may have had nothing to propose in a trial
@@ -86,7 +110,7 @@ class Economist:
         survival = self._survival(chances, np.where(given_up, 0, room))
         skill = self._confidence.skill
         weight = 1.0 - skill * (1.0 - survival) if skill else None
-        shape = _shape(wishes, other_rows)
+        shape = _shape(wishes, other_rows, refilled)
         choice = best_lengths(survival, shape, self.costs, weight)
         used = self._survey.step(choice.lengths, room)
         lengths: list[int] = used.tolist()
@@ -103,16 +127,16 @@ class Economist:
             if not length and wish.room > 0:
                 request.idle += 1
         if not any(lengths) and room.all():
-            self._sleepers, self._sleep_rows = requests, other_rows
+            self._sleepers, self._sleep_rows = requests, (other_rows, refilled)
             self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
         return lengths
 
-    def _still_asleep(self, requests: list[RequestAcceptance], other_rows: int) -> bool:
+    def _still_asleep(self, requests: list[RequestAcceptance], step: tuple[int, bool]) -> bool:
         """Whether the last plan was not to draft and nothing has happened since that could change it.
 
         Thinking costs time too: half a percent of a small model's step.
         """
-        if self._sleep <= 0 or requests != self._sleepers or other_rows != self._sleep_rows:
+        if self._sleep <= 0 or requests != self._sleepers or step != self._sleep_rows:
             self._sleep, self._sleepers = 0, []
             return False
         self._sleep -= 1
@@ -127,6 +151,7 @@ class Economist:
         planned: Sequence[int],
         confidences: Sequence[Sequence[float] | None],
         other_rows: int,
+        refilled: bool = True,
     ) -> list[int]:
         """How many of its draft tokens to verify, for each sequence, now that the drafter has said how sure it is.
 
@@ -134,7 +159,7 @@ class Economist:
             wishes: as given to `plan`.
             planned: draft tokens that each sequence really has (what `plan` said, or fewer).
             confidences: the drafter's probability of each of its tokens; None where it has none.
-            other_rows: as given to `plan`.
+            other_rows, refilled: as given to `plan`.
 
         Returns:
             Lengths, each at most the planned one; a trial's draft is always verified.
@@ -147,7 +172,10 @@ class Economist:
         chances = self._engine.of([wish.acceptance for wish in wishes])
         chances = np.where(known, self._confidence.chances(confidence, chances), chances)
         choice = best_lengths(
-            self._survival(chances, drafted), _shape(wishes, other_rows), self.costs, drafted=drafted
+            self._survival(chances, drafted),
+            _shape(wishes, other_rows, refilled),
+            self.costs,
+            drafted=drafted,
         )
         kept = choice.lengths.tolist()
         return [
@@ -189,7 +217,7 @@ class Economist:
 
     def observe_step(self, step: StepCost) -> None:
         """Correct the cost table by what a step took."""
-        if self.mode.kind != "auto" or (self._sleep % IDLE_LOOK and not step.draft_slots):
+        if not self.watches(step.draft_slots):
             return
         self._survey.learn(self.costs.observe_step(step))
 
@@ -213,6 +241,6 @@ class Economist:
         return table, known
 
 
-def _shape(wishes: Sequence[DraftWish], other_rows: int) -> StepShape:
+def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool) -> StepShape:
     numbers = np.array([(wish.context, wish.backlog) for wish in wishes], dtype=np.float64)
-    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1])
+    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1], refilled)

@@ -94,7 +94,8 @@ class Probes:
             - costs.drafter.one(drafts, drafting)
             + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
         )
-        loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) / rate, 0.05 * seconds)
+        token_s = shape.worth_of_one / rate
+        loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) * token_s, 0.05 * seconds)
         dearness = self._dearness(int(room[chosen].max()), shape, costs)
         if not dearness:  # nothing to be found out at this size of batch
             self._pause = LONGEST_WAIT
@@ -109,7 +110,7 @@ class Probes:
         if taken:
             spent = float(loss[taken - 1])
             self.credit -= spent
-            self._refund = min(spent / taken, 1.0 / rate)
+            self._refund = min(spent / taken, token_s)
         else:
             dear = float(loss[:group].max())
             # Nothing is saved up beyond the next trial.
