@@ -18,7 +18,7 @@ from draftproof.engine.economics.survey import Survey
 
 LONGEST_SLEEP = 32
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
-IDLE_LOOK = 4
+IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
 

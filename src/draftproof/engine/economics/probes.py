@@ -10,13 +10,13 @@ from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptan
 from draftproof.engine.economics.choice import StepShape
 from draftproof.engine.economics.costs import CostTable
 
-BUDGET = 0.0035
+BUDGET = 0.002
 """Share of the time of undrafted steps that trials may be expected to lose."""
 GRANT = 0.3
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
 GROUP = 8
 """Most trials in one step."""
-LEAST_QUIET = 6
+LEAST_QUIET = 16
 """Steps without a trial after one in which none was called for: thinking about it costs time too."""
 MOST_DEBT = 0.5
 """Trials right after one that worked may go into debt; in passes, how far."""

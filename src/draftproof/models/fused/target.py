@@ -12,6 +12,7 @@ import torch
 from draftproof.errors import ModelError
 from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.fused.packed import PackedModel
+from draftproof.models.fused.recycled import RecycledRows
 from draftproof.models.fused.scratch import MAX_ROWS, Scratch
 from draftproof.models.fused.spec import FusedSpec
 from draftproof.models.fused.work import Piece, cut, lay_out
@@ -63,6 +64,7 @@ class FusedTarget:
         self._shapes: tuple[LayerShape | None, ...] = (shape,) * spec.num_layers
         self._scratch = Scratch(spec, self._model, precision)
         self._one_pass = threading.Lock()  # passes share the scratch memory
+        self._rows = RecycledRows(spec.vocab_size)
 
     @property
     def info(self) -> TargetInfo:
@@ -146,10 +148,10 @@ class FusedTarget:
             segment.kv.reserve(segment.kv.length + segment.count)
         rows = sum(segment.count for segment in segments)
         wanted = sum(max(0, segment.count - segment.logits_from) for segment in segments)
-        logits = torch.empty(wanted, self.spec.vocab_size)
         features = torch.empty(rows, len(taps) * self.spec.hidden_size, dtype=self.dtype) if taps else None
         layers = np.array(taps, np.int64)
         with self._one_pass:
+            logits = self._rows.take(wanted)
             for piece in cut(segments, MAX_ROWS):
                 self._run(piece, layers, logits, features)
         for segment in segments:
