@@ -59,6 +59,7 @@ class Economist:
         if mode.kind == "auto":
             warm_up()
         self._sleep = 0
+        self._cold = False
         self._sleepers: list[RequestAcceptance] = []
         self._sleep_rows = (0, True)
 
@@ -126,9 +127,11 @@ class Economist:
         for request, length, wish in zip(requests, lengths, wishes, strict=True):
             if not length and wish.room > 0:
                 request.idle += 1
-        if not any(lengths) and room.all():
-            self._sleepers, self._sleep_rows = requests, (other_rows, refilled)
-            self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
+        if not any(lengths):
+            self._cold = True
+            if room.all():
+                self._sleepers, self._sleep_rows = requests, (other_rows, refilled)
+                self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
         return lengths
 
     def _still_asleep(self, requests: list[RequestAcceptance], step: tuple[int, bool]) -> bool:
@@ -216,8 +219,15 @@ class Economist:
             outcome.acceptance.settle(outcome.accepted > 0)
 
     def observe_step(self, step: StepCost) -> None:
-        """Correct the cost table by what a step took."""
+        """Correct the cost table by what a step took.
+
+        The first step that drafts after some that did not finds weights and code in no cache. It is twice as dear as those that
+        follow, and would make drafting look dearer than it is.
+        """
         if not self.watches(step.draft_slots):
+            return
+        if step.draft_slots and self._cold:
+            self._cold = False
             return
         self._survey.learn(self.costs.observe_step(step))
 
