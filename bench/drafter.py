@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--precisions", nargs="*", default=["int8/int8"])
+    parser.add_argument("--precisions", nargs="*", default=["int8/int4"])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", action="store_true")

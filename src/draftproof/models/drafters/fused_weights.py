@@ -39,13 +39,13 @@ class Precisions:
         """For a drafter of this dtype: its own numbers in float32, else what is fastest here.
 
         A draft is checked before it is used, so a coarser drafter can cost acceptance, never correctness. Measured with
-        SmolLM2-135M on texts that were the same in all cases: int8 throughout keeps the acceptance length of bfloat16 (within
-        0.3%), an int4 head loses 2% of it. A target whose own head is int4 shares that all the same (`_head`).
+        SmolLM2-135M (math and code, three drafts, alone): with an int8 head 1.11 times as fast as no drafting at an acceptance
+        length of 1.708, with an int4 head 1.20 times at 1.696; int4 layers as well gain nothing more.
         """
         if dtype == torch.float32:
             return Precisions(Precision.FLOAT32, Precision.FLOAT32)
         if fast(Precision.INT8):
-            return Precisions(Precision.INT8, Precision.INT8)
+            return Precisions(Precision.INT8, Precision.INT4)
         return Precisions(Precision.BFLOAT16, Precision.BFLOAT16)
 
 
