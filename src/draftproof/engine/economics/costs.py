@@ -13,6 +13,8 @@ from draftproof.engine.economics.curve import CostCurve
 FORMAT = 1
 RECENT = 16
 """A backlog up to this is no backlog: what the last step committed is always still to be taken in."""
+COLD_RATE = 0.2
+"""How far one step moves `CostTable.cold_s`."""
 BACKLOG_STEPS = 32
 """Steps over which the cost of a backlog is spread."""
 
@@ -57,6 +59,8 @@ class CostTable:
         extend: by tokens taken into the drafter's context.
         per_context: seconds more for each row and each context token beyond `measured_context`.
         measured_context: tokens of context under which `target` was measured.
+        cold_s: seconds more that a step takes which drafts after some that did not: the drafter's weights and code are in no
+            cache. Learned from such steps, which teach the curves nothing.
     """
 
     target: CostCurve
@@ -64,6 +68,19 @@ class CostTable:
     extend: CostCurve
     per_context: float = 0.0
     measured_context: int = 0
+    cold_s: float = 0.0
+
+    def observe_cold_step(self, step: StepCost) -> None:
+        """Learn from the first step that drafts after some that did not."""
+        if step.other_rows:
+            return
+        expected = (
+            self.target.one(step.rows, step.sequences)
+            + self.drafter.one(step.draft_slots, step.drafting_sequences)
+            + self.extend.one(step.extend_tokens)
+        )
+        more = step.target_s + step.draft_s + step.extend_s - expected
+        self.cold_s += COLD_RATE * (min(max(more, 0.0), expected) - self.cold_s)
 
     def observe_step(self, step: StepCost) -> float:
         """Correct the table by what a step really took.

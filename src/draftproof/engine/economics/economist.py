@@ -228,6 +228,7 @@ class Economist:
             return
         if step.draft_slots and self._cold:
             self._cold = False
+            self.costs.observe_cold_step(step)
             return
         self._survey.learn(self.costs.observe_step(step))
 

@@ -12,11 +12,8 @@ from draftproof.engine.economics.costs import CostTable
 
 BUDGET = 0.0035
 """Share of the time of undrafted steps that trials may be expected to lose."""
-GRANT = 0.6
+GRANT = 0.3
 """Credit to begin with, in passes, where an unknown drafter would not pay and so is never met otherwise."""
-COLD = 2.0
-"""How much longer the drafter takes when it has not run for a while: its weights and code are in no cache any more. For trials
-in a batch; alone, a text that turns for the better must be noticed early."""
 GROUP = 8
 """Most trials in one step."""
 LEAST_QUIET = 6
@@ -90,16 +87,13 @@ class Probes:
         hot = sum(requests[index].hot for index in due)
         more = np.arange(1, len(due) + 1)
         chosen = np.array(due)
-        longer = COLD if not drafts and shape.sequences > 1 else 1.0
         seconds = (
             costs.target.at(rows + more, shape.sequences)
             - pass_s
-            + longer
-            * (
-                costs.drafter.at(drafts + more, drafting + more)
-                - costs.drafter.one(drafts, drafting)
-                + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
-            )
+            + costs.drafter.at(drafts + more, drafting + more)
+            - costs.drafter.one(drafts, drafting)
+            + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
+            + (0.0 if drafts else costs.cold_s)
         )
         token_s = shape.worth_of_one / rate
         loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) * token_s, 0.05 * seconds)
