@@ -14,6 +14,9 @@ LEAST = 1e-3
 MARGIN = 0.03
 """Drafting must promise this much more than not drafting: estimates err, deciding costs time too, and the known is better when
 even."""
+MARGIN_TO_STAY = -0.02
+"""A sequence alone that is being drafted goes on until drafting promises to lose this much: a few drafts say little about what
+comes, and to stop for a while and start again costs more than to go on at a small loss."""
 MARGIN_TOGETHER = 0.05
 """The same for several sequences whose places nobody is waiting for: with drafts they end at different steps, and what the last
 ones lose in a batch that empties is in no estimate. In simulations of closed batches of 2 to 8 on a fast target, losses where
@@ -33,6 +36,7 @@ class StepShape:
         contexts: tokens in each decoding sequence, float64 ``[sequences]``.
         backlog: tokens of each sequence that the drafter's context still lacks, float64 ``[sequences]``.
         refilled: whether others wait to take the place of a sequence that ends; see `best_lengths`.
+        warm: whether the step before drafted.
     """
 
     sequences: int
@@ -40,6 +44,7 @@ class StepShape:
     contexts: np.ndarray
     backlog: np.ndarray
     refilled: bool = True
+    warm: bool = False
 
     @property
     def worth_of_one(self) -> float:
@@ -108,7 +113,9 @@ def best_lengths(
 def _margin(shape: StepShape, drafted: np.ndarray | None) -> float:
     if drafted is not None:
         return 0.0
-    return MARGIN if shape.refilled or shape.sequences == 1 else MARGIN_TOGETHER
+    if shape.sequences == 1:
+        return MARGIN_TO_STAY if shape.warm else MARGIN
+    return MARGIN if shape.refilled else MARGIN_TOGETHER
 
 
 def best_lengths_reference(

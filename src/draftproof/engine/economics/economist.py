@@ -16,7 +16,7 @@ from draftproof.engine.economics.mode import DraftMode
 from draftproof.engine.economics.probes import Probes
 from draftproof.engine.economics.survey import Survey
 
-LONGEST_SLEEP = 32
+LONGEST_SLEEP = 48
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
@@ -59,7 +59,9 @@ class Economist:
         if mode.kind == "auto":
             warm_up()
         self._sleep = 0
+        self._slept = 0
         self._cold = False
+        self._warm = False
         self._sleepers: list[RequestAcceptance] = []
         self._sleep_rows = (0, True)
 
@@ -111,7 +113,7 @@ class Economist:
         survival = self._survival(chances, np.where(given_up, 0, room))
         skill = self._confidence.skill
         weight = 1.0 - skill * (1.0 - survival) if skill else None
-        shape = _shape(wishes, other_rows, refilled)
+        shape = _shape(wishes, other_rows, refilled, self._warm)
         choice = best_lengths(survival, shape, self.costs, weight)
         used = self._survey.step(choice.lengths, room)
         lengths: list[int] = used.tolist()
@@ -127,6 +129,7 @@ class Economist:
         for request, length, wish in zip(requests, lengths, wishes, strict=True):
             if not length and wish.room > 0:
                 request.idle += 1
+        self._warm = any(lengths) and not any(request.probing for request in requests)
         if not any(lengths):
             self._cold = True
             if room.all():
@@ -139,14 +142,16 @@ class Economist:
 
         Thinking costs time too: half a percent of a small model's step.
         """
-        if self._sleep <= 0 or requests != self._sleepers or step != self._sleep_rows:
-            self._sleep, self._sleepers = 0, []
-            return False
-        self._sleep -= 1
-        self._probes.earn()
-        for request in requests:
-            request.idle += 1
-        return True
+        if self._sleep > 0 and requests == self._sleepers and step == self._sleep_rows:
+            self._sleep -= 1
+            self._slept += 1
+            return True
+        # Counting is left for when somebody wants to know.
+        self._probes.earn(self._slept)
+        for request in self._sleepers:
+            request.idle += self._slept
+        self._sleep, self._slept, self._sleepers = 0, 0, []
+        return False
 
     def trim(
         self,
@@ -176,7 +181,7 @@ class Economist:
         chances = np.where(known, self._confidence.chances(confidence, chances), chances)
         choice = best_lengths(
             self._survival(chances, drafted),
-            _shape(wishes, other_rows, refilled),
+            _shape(wishes, other_rows, refilled, False),
             self.costs,
             drafted=drafted,
         )
@@ -252,6 +257,6 @@ class Economist:
         return table, known
 
 
-def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool) -> StepShape:
+def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool, warm: bool) -> StepShape:
     numbers = np.array([(wish.context, wish.backlog) for wish in wishes], dtype=np.float64)
-    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1], refilled)
+    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1], refilled, warm)

@@ -34,10 +34,10 @@ class Probes:
         self._earned = 0.0
         self._refund = 0.0
 
-    def earn(self) -> None:
-        """A step without a trial, like the last one."""
-        self.credit += self._earned
-        self._pause -= 1
+    def earn(self, steps: int = 1) -> None:
+        """Steps without a trial, like the last one."""
+        self.credit += steps * self._earned
+        self._pause -= steps
 
     def refund(self) -> None:
         """One of the last trials worked: it brought a token that had hardly been hoped for."""
