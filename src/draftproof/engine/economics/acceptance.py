@@ -55,10 +55,10 @@ class RequestAcceptance:
 
     __slots__ = ("alarm", "counts", "given_up", "hot", "idle", "probing", "wait")
 
-    def __init__(self, max_draft_tokens: int) -> None:
+    def __init__(self, max_draft_tokens: int, wait: int = FIRST_WAIT) -> None:
         self.counts = np.zeros((2, max_draft_tokens))
         self.idle = 0
-        self.wait = FIRST_WAIT
+        self.wait = wait
         self.probing = False
         self.hot = False
         self.alarm = 0.0

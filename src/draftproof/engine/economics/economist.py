@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draftproof.engine.economics.acceptance import DraftOutcome, EngineAcceptance, RequestAcceptance
+from draftproof.engine.economics.acceptance import (
+    FIRST_WAIT,
+    DraftOutcome,
+    EngineAcceptance,
+    RequestAcceptance,
+)
 from draftproof.engine.economics.calibration import ConfidenceMap
 from draftproof.engine.economics.choice import StepShape, best_lengths
 from draftproof.engine.economics.compiled import warm_up
@@ -18,6 +23,8 @@ from draftproof.engine.economics.survey import Survey
 
 LONGEST_SLEEP = 48
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
+MOST_PATIENCE = 32
+"""Tokens that a new sequence waits for its first trial at most."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
@@ -58,6 +65,7 @@ class Economist:
         self._survey = Survey()
         if mode.kind == "auto":
             warm_up()
+        self._patience = FIRST_WAIT
         self._sleep = 0
         self._slept = 0
         self._cold = False
@@ -66,8 +74,8 @@ class Economist:
         self._sleep_rows = (0, True)
 
     def new_request(self) -> RequestAcceptance:
-        """What to keep with a new sequence."""
-        return RequestAcceptance(self.max_draft_tokens)
+        """What to keep with a new sequence. Where trials have failed lately, whoever's, its own first one comes later."""
+        return RequestAcceptance(self.max_draft_tokens, self._patience)
 
     def rests(self, requests: list[RequestAcceptance], other_rows: int, refilled: bool = True) -> bool:
         """Whether nobody drafts in this step, found without thinking: `plan` need not be asked.
@@ -219,8 +227,10 @@ class Economist:
             self._confidence.observe(confidence[told], chances[told], kept[told])
         self._engine.observe(requests, chances, reached, expected)
         for outcome in seen:
-            if outcome.acceptance.probing and outcome.accepted:
-                self._probes.refund()
+            if outcome.acceptance.probing:
+                self._patience = FIRST_WAIT if outcome.accepted else min(MOST_PATIENCE, 2 * self._patience)
+                if outcome.accepted:
+                    self._probes.refund()
             outcome.acceptance.settle(outcome.accepted > 0)
 
     def observe_step(self, step: StepCost) -> None:
