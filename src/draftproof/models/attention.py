@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface
 
 from draftproof.errors import ModelError
 from draftproof.models.attention_pass import ForwardPass
@@ -97,4 +96,8 @@ def _refuse_unknown(module: nn.Module, others: Mapping[str, Any]) -> None:
 
 def register() -> None:
     """Make the attention known to Transformers under `NAME`. Harmless when done twice."""
+    from transformers import (
+        AttentionInterface,
+    )  # brings half of PyTorch with it, which the fused executor does without
+
     AttentionInterface.register(NAME, row_invariant_attention)

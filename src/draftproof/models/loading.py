@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, register
@@ -41,6 +41,8 @@ def load_causal_lm(path: Path, name: str, dtype: str, device: str, trust_remote_
     kind = float_dtype(dtype, config, where)
     if kind is None:
         raise only_fused(name, dtype, "the Transformers executor was asked for")
+    from transformers import AutoModelForCausalLM  # slow to import, and not needed by the fused executor
+
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             path,

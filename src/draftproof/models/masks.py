@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from draftproof.errors import ModelError
 from draftproof.models.attention import NAME, row_invariant_attention
@@ -48,6 +47,8 @@ def _note_mask(
 @contextmanager
 def noting_masks(model: nn.Module) -> Iterator[list[int | None]]:
     """While active, collects the window (None for none) of every mask that `model` asks for."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     AttentionInterface.register(_PROBE, row_invariant_attention)
     AttentionMaskInterface.register(_PROBE, _note_mask)
     configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import nn
-from transformers.activations import ACT2CLS
-from transformers.pytorch_utils import Conv1D
 
 from draftproof.models.elementwise import ElementwiseModule
 from draftproof.models.linear import Route, RowInvariantLinear
 from draftproof.models.rotary import RotaryTable
 
-_ACTIVATIONS = tuple({entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()})
+
+@functools.cache
+def _activations() -> tuple[type, ...]:
+    """Transformers' own activation modules."""
+    from transformers.activations import ACT2CLS
+
+    return tuple({entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()})
 
 
 def swap_operators(model: nn.Module, route: Route) -> None:
@@ -33,12 +39,14 @@ def swap_operators(model: nn.Module, route: Route) -> None:
 
 
 def _twin(module: nn.Module, route: Route) -> nn.Module | None:
+    from transformers.pytorch_utils import Conv1D
+
     if type(module) is nn.Linear:
         return RowInvariantLinear(module.weight, module.bias, route)
     if isinstance(module, Conv1D):
         weight, bias = module.weight.t().contiguous(), module.bias  # stored transposed, unlike a linear
         return RowInvariantLinear(weight, bias, route)
-    if isinstance(module, _ACTIVATIONS):
+    if isinstance(module, _activations()):
         return ElementwiseModule(module)
     if type(module).__name__.endswith("RotaryEmbedding") and _has_frequencies(module):
         return RotaryTable(module)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from draftproof.errors import ModelError
-from draftproof.models.fused.rope import RopeTable
+from draftproof.models.fused.rope import PlainAngles, RopeTable
 from draftproof.models.fused.spec import Activation, FusedSpec, LayerSpec, Linear
 from draftproof.models.rotary import STATIC_ROPE_TYPES
 
@@ -163,17 +163,29 @@ def _ropes(family: _Family, text: Any) -> tuple[tuple[RopeTable, ...], tuple[int
     parameters = getattr(text, "rope_parameters", None) or {}
     nested = any(isinstance(value, dict) for value in parameters.values())
     kinds = sorted(set(text.layer_types)) if nested else []
-    asked = [parameters.get(kind) for kind in kinds] if nested else [parameters]
+    asked: list[Any] = [parameters.get(kind) for kind in kinds] if nested else [parameters]
     if not all(entry is not None and _is_plain_rope(entry) for entry in asked):
         return None
+    if all(_is_unscaled_rope(entry) for entry in asked):
+        plain = tuple(RopeTable(PlainAngles(entry["rope_theta"], _head_dim(text))) for entry in asked)
+        return plain, _rope_of_layer(text, kinds)
     code = importlib.import_module(f"transformers.models.{family.module}.modeling_{family.module}")
     module = getattr(code, family.rotary)(text)
     tables = tuple(RopeTable(module, kind) for kind in kinds) if nested else (RopeTable(module),)
     if any(table.half * 2 != _head_dim(text) for table in tables):
         return None
-    if not nested:
-        return tables, (0,) * text.num_hidden_layers
-    return tables, tuple(kinds.index(kind) for kind in text.layer_types)
+    return tables, _rope_of_layer(text, kinds)
+
+
+def _rope_of_layer(text: Any, kinds: list[str]) -> tuple[int, ...]:
+    if not kinds:
+        return (0,) * text.num_hidden_layers
+    return tuple(kinds.index(kind) for kind in text.layer_types)
+
+
+def _is_unscaled_rope(parameters: Mapping[str, Any]) -> bool:
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    return kind == "default" and parameters.get("rope_theta") is not None
 
 
 def _is_plain_rope(parameters: Mapping[str, Any]) -> bool:

@@ -10,11 +10,31 @@ from torch import nn
 from draftproof.models.rotary import RotaryTable
 
 
+class PlainAngles(nn.Module):
+    """The rotary module of models without scaling: pair i of a head turns by ``position / theta ** (2 i / head_dim)``
+    (RoFormer, section 3.2.2), computed as Transformers does.
+
+    Transformers' own would bring its modelling code with it, two seconds and 100 MB.
+    """
+
+    def __init__(self, theta: float, head_dim: int) -> None:
+        super().__init__()
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+        self.inv_freq = 1.0 / (theta**exponents)
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cos and sin ``[1, n, head_dim]`` at ``positions [1, n]``."""
+        del x
+        angles = positions[0, :, None].float() * self.inv_freq
+        both = torch.cat((angles, angles), -1)[None]
+        return both.cos(), both.sin()
+
+
 class RopeTable:
     """cos and sin of positions 0, 1, ...: float32 ``[positions, 2, head_dim / 2]``, cos first.
 
     Args:
-        module: a Transformers rotary module whose angles depend on the position alone.
+        module: a rotary module (Transformers', or `PlainAngles`) whose angles depend on the position alone.
         layer_type: which of its tables, where it has several.
     """
 
