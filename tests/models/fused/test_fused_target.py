@@ -154,3 +154,27 @@ def test_the_text_model_of_a_larger_one(prefix: str) -> None:
     whole = FusedTarget(spec, Precision.FLOAT32, "whole")
     rows = [t.forward([Segment(t.new_sequence(), tokens_of(20), 0)]).logits for t in (target, whole)]
     assert torch.equal(*rows)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16])
+def test_the_caller_s_default_dtype_changes_nothing(default: torch.dtype) -> None:
+    """Compiled code writes float32 by address: memory of another dtype would be misread, or too small."""
+    model = make_model_of("llama")
+    spec = build_spec(model.config, model.state_dict())
+    assert spec is not None
+    plain = FusedTarget(spec, Precision.INT8, "llama")
+    rows = plain.forward([Segment(plain.new_sequence(), tokens_of(40), 0)], taps=(1,))
+    hidden = torch.randn(7, 72, generator=torch.Generator().manual_seed(0))
+    torch.set_default_dtype(default)
+    try:
+        target = FusedTarget(spec, Precision.INT8, "llama")
+        same = target.forward([Segment(target.new_sequence(), tokens_of(40), 0)], taps=(1,))
+        head = target.lm_head(hidden)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same.logits.dtype == head.dtype == torch.float32
+    assert torch.equal(same.logits, rows.logits)
+    assert rows.features is not None
+    assert same.features is not None
+    assert torch.equal(same.features, rows.features)
+    assert torch.equal(head, plain.lm_head(hidden))

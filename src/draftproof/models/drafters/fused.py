@@ -142,7 +142,7 @@ class FusedDFlashDrafter(ContextKeeper):
         counts = [draw.count for draw in draws]
         if not any(counts):
             nothing = torch.empty(0, dtype=torch.int64)
-            return [DraftProposal(nothing.clone(), torch.empty(0)) for _ in requests]
+            return [DraftProposal(nothing.clone(), torch.empty(0, dtype=torch.float32)) for _ in requests]
         mask = self.config.mask_token_id
         asking = [(r, n) for r, n in zip(requests, counts, strict=True) if n]
         states = [request.state for request, _ in asking]
@@ -229,7 +229,7 @@ class FusedDFlashDrafter(ContextKeeper):
             raise IndexError(f"tokens must lie in 0..{self.config.vocab_size - 1}, got {tokens}")
         numbers = np.array(tokens + logit_rows + spans + tables, np.int64)
         at, rows = numbers.ctypes.data, len(tokens)
-        hidden = torch.empty(0 if asked else rows, self.config.hidden_size)
+        hidden = torch.empty(0 if asked else rows, self.config.hidden_size, dtype=torch.float32)
         with self._one_pass:
             call = self._scratch.call_for(rows, program.phases_of(self.config.num_layers))
             call[program.TOKENS] = at
@@ -267,9 +267,9 @@ class _Asked:
     def __init__(self, places: list[int], kept: int, vocab: int) -> None:
         rows = len(places)
         self.tokens = torch.tensor(places, dtype=torch.int64)
-        self.likely = torch.empty(rows)
+        self.likely = torch.empty(rows, dtype=torch.float32)
         self.finite = torch.empty(rows, dtype=torch.bool)
-        self.logits = torch.empty(kept, vocab)
+        self.logits = torch.empty(kept, vocab, dtype=torch.float32)
         self._threads = torch.get_num_threads()
         self._partials = np.zeros((self._threads, rows + 1, program.PARTIAL_FIELDS))
 

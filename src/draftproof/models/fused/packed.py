@@ -107,7 +107,11 @@ def _bias(linear: Linear) -> torch.Tensor | None:
 
 
 def _bias_or_zeros(linear: Linear) -> torch.Tensor:
-    return torch.zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias.float()
+    return (
+        torch.zeros(linear.weight.shape[0], dtype=torch.float32)
+        if linear.bias is None
+        else linear.bias.float()
+    )
 
 
 def _joined(linears: tuple[Linear, ...]) -> torch.Tensor | None:

@@ -31,7 +31,7 @@ class RecycledRows:
     def take(self, rows: int) -> torch.Tensor:
         """``[rows, width]``, contents undefined. It is the caller's for as long as the tensor, or a view of it, lives."""
         if rows * self._width * 4 > LARGEST_KEPT or not rows:
-            return torch.empty(rows, self._width)
+            return torch.empty(rows, self._width, dtype=torch.float32)
         for index in range(len(self._pieces)):
             if self._is_free(index) and self._pieces[index].shape[0] >= rows:
                 return torch.from_numpy(self._pieces[index][:rows])

@@ -41,7 +41,7 @@ class RopeTable:
     def __init__(self, module: nn.Module, layer_type: str | None = None) -> None:
         self._module = RotaryTable(module)
         self._layer_type = layer_type
-        self._table = torch.empty(0)
+        self._table = torch.empty(0, dtype=torch.float32)
 
     def up_to(self, positions: int) -> torch.Tensor:
         """The table, at least `positions` long; it grows by doubling, and its entries never change."""
@@ -56,7 +56,7 @@ class RopeTable:
 
     @torch.inference_mode()
     def _computed(self, positions: int) -> torch.Tensor:
-        like = torch.zeros(1, 1, 1)
+        like = torch.zeros(1, 1, 1, dtype=torch.float32)
         last = torch.tensor([[positions - 1]])
         self._module(like, last, *self._more())
         # Once the module has its table, any of its rows cost a lookup.

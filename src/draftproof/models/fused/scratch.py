@@ -35,7 +35,7 @@ class Scratch:
         if rows <= self.rows:
             return
         self.rows = min(MAX_ROWS, max(rows, 2 * self.rows))
-        self._buffers = [torch.empty(self.rows, width) for width in self._widths]
+        self._buffers = [torch.empty(self.rows, width, dtype=torch.float32) for width in self._widths]
         self._prepared = Activations.empty(self.rows, self._widest, self._precision)
         places = [buffer.data_ptr() for buffer in self._buffers] + list(self._prepared.address())
         self.addresses[: len(places)] = places

@@ -161,7 +161,7 @@ class FusedTarget:
     def lm_head(self, hidden: torch.Tensor) -> torch.Tensor:
         """The bare LM head (no soft cap): ``[n, hidden]`` of any float dtype to float32 ``[n, vocab]``."""
         source = hidden.detach().to(torch.float32).contiguous()
-        logits = torch.empty(source.shape[0], self.spec.vocab_size)
+        logits = torch.empty(source.shape[0], self.spec.vocab_size, dtype=torch.float32)
         with self._one_pass:
             for first in range(0, source.shape[0], MAX_ROWS):
                 rows = min(MAX_ROWS, source.shape[0] - first)

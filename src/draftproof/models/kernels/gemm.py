@@ -525,7 +525,7 @@ def multiply(rows: torch.Tensor, weight: PackedWeight) -> torch.Tensor:
     """
     acts = prepared(rows.contiguous(), weight)
     data, scales, _ = weight.address()
-    out = torch.empty(rows.shape[0], weight.padded_out)
+    out = torch.empty(rows.shape[0], weight.padded_out, dtype=torch.float32)
     _product_tiles(
         data,
         scales,

@@ -56,7 +56,7 @@ def product(acts: Activations, weight: PackedWeight) -> torch.Tensor:
 
 
 def _chain(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(values.shape[0], weight.shape[0])
+    total = torch.zeros(values.shape[0], weight.shape[0], dtype=torch.float32)
     for channel in range(weight.shape[1]):
         total = fused_multiply_add(weight[None, :, channel], values[:, channel, None], total)
     return total
@@ -67,7 +67,7 @@ def _grouped(acts: Activations, weight: PackedWeight) -> torch.Tensor:
     assert acts.sums is not None
     whole, scales, minima = (part.flatten(0, 1) for part in unpacked_integers(weight.data, weight.precision))
     values = acts.values.unflatten(1, (-1, GROUP)).double()
-    total = torch.zeros(values.shape[0], weight.padded_out)
+    total = torch.zeros(values.shape[0], weight.padded_out, dtype=torch.float32)
     for group in range(values.shape[1]):
         number = (values[:, group] @ whole[:, group].double().T).float()
         both = scales[None, :, group] * acts.scales[:, group, None]

@@ -321,11 +321,11 @@ class Activations:
     def empty(rows: int, padded_in: int, precision: Precision) -> Activations:
         """Room for `rows` rows, not filled with anything."""
         if precision is Precision.FLOAT32:
-            return Activations(torch.empty(rows, padded_in), None, None)
+            return Activations(torch.empty(rows, padded_in, dtype=torch.float32), None, None)
         if precision is Precision.BFLOAT16:
             return Activations(torch.empty(rows, padded_in, dtype=torch.int16), None, None)
         values = torch.empty(rows, padded_in, dtype=torch.int8)
-        scales = torch.empty(rows, padded_in // GROUP)
+        scales = torch.empty(rows, padded_in // GROUP, dtype=torch.float32)
         kind = torch.int32 if precision is Precision.INT8 else torch.float32
         return Activations(values, scales, torch.empty(rows, padded_in // GROUP, dtype=kind))
 
