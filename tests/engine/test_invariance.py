@@ -27,10 +27,11 @@ from support.engines import (
     step_until_done,
     tiny_drafter,
 )
+from support.llms import EXECUTORS, Executor, named
 from support.tiny import make_model
 
 CONTEXT = 256
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = EXECUTORS
 DRAFTERS = [None, "dflash", "witness"]
 
 
@@ -57,7 +58,7 @@ def asks() -> tuple[Ask, ...]:
 
 
 @cache
-def alone(dtype: torch.dtype) -> tuple[dict[str, object], ...]:
+def alone(dtype: Executor) -> tuple[dict[str, object], ...]:
     off = engine(short_llm(CONTEXT, dtype=dtype), None, prefix_caching=False)
     return tuple(outcome(ask.alone(off)) for ask in asks())
 
@@ -68,7 +69,7 @@ def scripts() -> dict[tuple[tuple[int, ...], int], list[int]]:
     return {(ask.prompt, ask.params.seed or 0): ask.alone(off).token_ids for ask in asks()}
 
 
-def build(dtype: torch.dtype, drafter: str | None, **sizes: int | bool | None) -> LLM:
+def build(dtype: Executor, drafter: str | None, **sizes: int | bool | None) -> LLM:
     off = short_llm(CONTEXT, dtype=dtype)
     made = None if drafter is None else tiny_drafter(drafter, off)
     if isinstance(made, WitnessDrafter):
@@ -76,9 +77,9 @@ def build(dtype: torch.dtype, drafter: str | None, **sizes: int | bool | None) -
     return engine(off, made, **sizes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=named)
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_in_a_batch_of_32(dtype: torch.dtype, drafter: str | None) -> None:
+def test_in_a_batch_of_32(dtype: Executor, drafter: str | None) -> None:
     """First, last and in the middle; together and one after the other."""
     assert short_llm(CONTEXT, dtype=dtype).row_invariant
     llm = build(dtype, drafter)
@@ -88,10 +89,10 @@ def test_in_a_batch_of_32(dtype: torch.dtype, drafter: str | None) -> None:
             assert outcome(result) == alone(dtype)[index], f"request {index}"
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=named)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("budget", [1, 16, 512])
-def test_however_the_prompt_is_cut(dtype: torch.dtype, drafter: str | None, budget: int) -> None:
+def test_however_the_prompt_is_cut(dtype: Executor, drafter: str | None, budget: int) -> None:
     llm = build(dtype, drafter, budget=budget, prefix_caching=False)
     some = range(0, 32, 8 if budget == 1 else 4)
     results = run_all(llm, [asks()[index] for index in some])
@@ -99,9 +100,9 @@ def test_however_the_prompt_is_cut(dtype: torch.dtype, drafter: str | None, budg
         assert outcome(result) == alone(dtype)[index]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=named)
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_prefix_cached_or_not(dtype: torch.dtype, drafter: str | None) -> None:
+def test_prefix_cached_or_not(dtype: Executor, drafter: str | None) -> None:
     llm = build(dtype, drafter)
     for index in range(0, 32, 3):
         ask = asks()[index]
@@ -112,10 +113,10 @@ def test_prefix_cached_or_not(dtype: torch.dtype, drafter: str | None) -> None:
         assert result.cached_tokens == (len(ask.prompt) - 1 if whole else 0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=named)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("prefix_caching", [True, False])
-def test_preempted_or_not(dtype: torch.dtype, drafter: str | None, prefix_caching: bool) -> None:
+def test_preempted_or_not(dtype: Executor, drafter: str | None, prefix_caching: bool) -> None:
     llm = build(dtype, drafter, blocks=16, prefix_caching=prefix_caching)
     running = [ask.submit(llm) for ask in asks()[::2]]
     step_until_done(llm, preempt_in_turn(llm, every=2))
@@ -124,8 +125,8 @@ def test_preempted_or_not(dtype: torch.dtype, drafter: str | None, prefix_cachin
         assert outcome(one.result) == expected
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_of_the_target_are_those_of_solo_runs(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=named)
+def test_rows_of_the_target_are_those_of_solo_runs(dtype: Executor) -> None:
     """32 sequences of different lengths in one pass of the target, logits and features, bit for bit."""
     target = short_llm(CONTEXT, dtype=dtype).target
     prompts = [torch.tensor(ask.prompt) for ask in asks()]
@@ -166,7 +167,7 @@ def test_identical_requests_side_by_side() -> None:
     assert [one.result.cached_tokens for one in running][-1] > 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("compiled", [True, False])
 def test_on_tiles_and_with_plain_attention(dtype: torch.dtype, compiled: bool) -> None:
     """What the engine falls back to where packed linears or the compiled kernel are not to be had."""

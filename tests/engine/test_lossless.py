@@ -11,7 +11,7 @@ import torch
 
 from draftproof import LLM, RequestResult, SamplingParams
 from draftproof.engine import StreamEvent
-from support.llms import make_drafter, tiny_llm
+from support.llms import EXECUTORS, Executor, make_drafter, named, tiny_llm
 from support.scripted import ScriptedDrafter
 from support.tiny import random_tokens
 
@@ -31,21 +31,21 @@ def params(sampling: str, seed: int = 11, max_tokens: int = TOKENS) -> SamplingP
 
 
 @cache
-def without_drafter(kind: str, dtype: torch.dtype, sampling: str, prompt: int) -> RequestResult:
+def without_drafter(kind: str, dtype: Executor, sampling: str, prompt: int) -> RequestResult:
     return tiny_llm(kind, dtype).generate(PROMPTS[prompt], params(sampling))[0]
 
 
 @cache
-def with_drafter(kind: str, dtype: torch.dtype, drafter: str, block_size: int) -> LLM:
+def with_drafter(kind: str, dtype: Executor, drafter: str, block_size: int) -> LLM:
     llm = tiny_llm(kind, dtype)
     return llm.with_drafter(make_drafter(llm, drafter, block_size))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", EXECUTORS, ids=named)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("block_size", [2, 4, 8])
 @pytest.mark.parametrize("drafter", ["dflash", "dflash2", "ngram"])
-def test_drafting_changes_nothing(drafter: str, block_size: int, sampling: str, dtype: torch.dtype) -> None:
+def test_drafting_changes_nothing(drafter: str, block_size: int, sampling: str, dtype: Executor) -> None:
     kind = "llama" if block_size != 4 else "gemma3"
     llm = with_drafter(kind, dtype, drafter, block_size)
     assert llm.row_invariant
@@ -57,10 +57,10 @@ def test_drafting_changes_nothing(drafter: str, block_size: int, sampling: str, 
         assert came.finish_reason == expected.finish_reason
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", EXECUTORS, ids=named)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("period", [0, 1, 2, 3, 5])
-def test_blocks_of_every_accepted_length(period: int, sampling: str, dtype: torch.dtype) -> None:
+def test_blocks_of_every_accepted_length(period: int, sampling: str, dtype: Executor) -> None:
     expected = without_drafter("llama", dtype, sampling, 0)
     script = ScriptedDrafter({tuple(PROMPTS[0]): expected.token_ids}, period, max_draft_tokens=7)
     came = tiny_llm("llama", dtype).with_drafter(script).generate(PROMPTS[0], params(sampling))[0]
@@ -79,8 +79,8 @@ def test_other_architectures(kind: str) -> None:
 
 
 @pytest.mark.parametrize("drafter", ["dflash", "ngram", None])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_mixed_batch_gives_what_each_gives_alone(drafter: str | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", EXECUTORS, ids=named)
+def test_a_mixed_batch_gives_what_each_gives_alone(drafter: str | None, dtype: Executor) -> None:
     off = tiny_llm("llama", dtype)
     llm = with_drafter("llama", dtype, drafter, 8) if drafter else off
     names = list(SAMPLINGS)

@@ -20,11 +20,11 @@ from draftproof.engine.memory import bytes_per_block
 from draftproof.engine.request import Request
 from draftproof.models.drafters.base import ContextUpdate, Drafter, DraftProposal, DraftRequest
 from draftproof.models.kv import KEY_BLOCK
-from support.llms import END, make_drafter, tiny_llm
+from support.llms import END, Executor, make_drafter, tiny_llm
 
 
 @cache
-def short_llm(max_model_len: int, kind: str = "llama", dtype: torch.dtype = torch.float32) -> LLM:
+def short_llm(max_model_len: int, kind: str = "llama", dtype: Executor = torch.float32) -> LLM:
     """A tiny `LLM` without a drafter and with a short context, so that a small pool is allowed."""
     whole = tiny_llm(kind, dtype)
     return LLM.from_parts(

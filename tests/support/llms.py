@@ -12,7 +12,9 @@ import torch
 from draftproof import LLM
 from draftproof.models.drafters import load_drafter, write_random_checkpoint
 from draftproof.models.drafters.base import Drafter
-from support.tiny import make_target
+from draftproof.models.executor import TargetModel
+from draftproof.models.fused import FusedTarget, Precision, build_spec
+from support.tiny import make_model, make_target
 from support.tiny_tokenizers import tiny_tokenizer
 
 END = 2
@@ -22,12 +24,31 @@ CHAT_TEMPLATE = (
 )
 
 
+Executor = torch.dtype | Precision
+"""The Transformers executor in a dtype, or the fused one in a precision."""
+EXECUTORS: list[Executor] = [torch.float32, torch.bfloat16, *Precision]
+
+
+def named(executor: Executor) -> str:
+    """For the names of tests."""
+    return f"fused {executor.value}" if isinstance(executor, Precision) else str(executor)
+
+
+def _target(kind: str, executor: Executor, vocab: int) -> TargetModel:
+    if isinstance(executor, torch.dtype):
+        return make_target(kind, executor, vocab=vocab)
+    model = make_model(kind, torch.float32, 0, 0.12, vocab)
+    spec = build_spec(model.config, model.state_dict())
+    assert spec is not None
+    return FusedTarget(spec, executor, kind)
+
+
 @cache
-def tiny_llm(kind: str = "llama", dtype: torch.dtype = torch.float32) -> LLM:
+def tiny_llm(kind: str = "llama", dtype: Executor = torch.float32) -> LLM:
     """A random model of an architecture with a byte-level tokenizer, without a drafter."""
     tokenizer = copy(tiny_tokenizer("byte_level"))
     tokenizer.chat_template = CHAT_TEMPLATE
-    target = make_target(kind, dtype, vocab=len(tokenizer))
+    target = _target(kind, dtype, len(tokenizer))
     return LLM.from_parts(target, tokenizer, end_token_ids=frozenset({END}), draft_mode="fixed=15")
 
 
