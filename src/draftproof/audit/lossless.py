@@ -22,6 +22,7 @@ from draftproof.audit.runs import (
 from draftproof.audit.watch import Budget, Watcher, nobody
 from draftproof.engine import LLM, EngineOptions, RequestResult
 from draftproof.engine.memory import bytes_per_block
+from draftproof.models.executor import precision_of
 from draftproof.models.kv import KEY_BLOCK
 from draftproof.sampling import SamplingParams
 
@@ -215,7 +216,7 @@ class _Lossless:
         return LosslessReport(
             model=self.llm.target.name,
             drafter=self.llm.drafter.name if self.llm.drafter is not None else NO_DRAFTER,
-            dtype=str(self.llm.target.dtype).removeprefix("torch."),
+            dtype=precision_of(self.llm.target),
             row_invariant=row_invariant and self.llm.row_invariant,
             requests=len(self.requests),
             tokens=sum(len(result.token_ids) for result in self.expected),

@@ -13,6 +13,7 @@ from draftproof.audit.runs import AuditRequest, drafted, run_together
 from draftproof.audit.watch import Budget, Clock, Watcher, nobody
 from draftproof.engine import LLM, EngineOptions, Metrics
 from draftproof.errors import RequestError
+from draftproof.models.executor import precision_of
 from draftproof.sampling import SamplingParams
 
 FLOOR = 0.97
@@ -289,7 +290,7 @@ def prove_speed(
     return SpeedReport(
         model=llm.target.name,
         drafter=llm.drafter.name,
-        dtype=str(llm.target.dtype).removeprefix("torch."),
+        dtype=precision_of(llm.target),
         draft_mode=options.draft_mode,
         floor=FLOOR,
         pairs=options.pairs,

@@ -22,6 +22,7 @@ from draftproof.audit.runs import (
 from draftproof.audit.watch import Budget, Watcher, nobody
 from draftproof.engine import LLM, EngineOptions, RequestResult, StreamEvent
 from draftproof.errors import DraftproofError, RequestError
+from draftproof.models.executor import precision_of
 from draftproof.sampling import SamplingParams
 
 State = Literal["identical", "refused", "failed", "violated", "differs", "not run"]
@@ -194,7 +195,7 @@ class _Whole:
         return WholeReport(
             model=self.llm.target.name,
             drafter=self.llm.drafter.name,
-            dtype=str(self.llm.target.dtype).removeprefix("torch."),
+            dtype=precision_of(self.llm.target),
             rows=rows,
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,

@@ -18,6 +18,7 @@ from draftproof.bench.processor import processor_name
 from draftproof.bench.prompts import MIXED, BenchPrompt, digest, workloads
 from draftproof.engine import LLM
 from draftproof.errors import RequestError
+from draftproof.models.executor import precision_of
 
 Watcher = Callable[[str, int, int], None]
 """Told what runs, how many rounds are done, and how many there are."""
@@ -161,7 +162,7 @@ def _setup(llm: LLM, prompts: Sequence[BenchPrompt], options: BenchOptions, dtyp
         model=llm.target.name,
         drafter="none" if drafter is None else drafter.name,
         dtype=dtype,
-        computed_in=str(llm.target.dtype).removeprefix("torch."),
+        computed_in=precision_of(llm.target),
         modes=list(dict.fromkeys(options.modes)),
         max_tokens=options.max_tokens,
         rounds=options.rounds,
