@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from draftproof.models import kernels
-from draftproof.models.kv import KEY_BLOCK, SequenceKV
+from draftproof.models.kv import SequenceKV
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target
+from support.scattered import rows_in_scattered_pages
 from support.tiny import CONFIGS, VOCAB, make_model, make_target, random_tokens
 
 LENGTH = 90
@@ -108,19 +109,7 @@ def test_pool_and_private_pages_give_the_same_rows(kind: str, dtype: torch.dtype
     assert target.self_test()
     tokens = random_tokens(LENGTH)
     (whole,) = run(target, target.new_sequence(), tokens)
-    pool = target.new_pages(9)
-    pool.fill(torch.nan)
-    mine, other, own = SequenceKV(pool, [7]), SequenceKV(pool, [0, 4, 2]), target.new_sequence()
-    rows = []
-    for length in (40, 1, 9, 8, 20, 12):
-        if mine.length + length > KEY_BLOCK:
-            mine.table[1:] = [3]
-        chunk = tokens[mine.length : mine.length + length]
-        segments = [Segment(other, chunk, length), Segment(own, chunk, length - 1), Segment(mine, chunk, 0)]
-        rows.append(target.forward(segments).logits[1:])
-        for kv in (mine, other, own):
-            kv.commit_to(kv.written)
-    assert torch.equal(torch.cat(rows), whole)
+    assert torch.equal(rows_in_scattered_pages(target, tokens), whole)
 
 
 def test_a_pool_backed_table_must_reach() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from draftproof.models.fused import FusedTarget, Precision
-from draftproof.models.kv import KEY_BLOCK, SequenceKV
 from draftproof.models.rows import Segment
 from support.fused import KINDS, ODD_VOCAB, make_fused
+from support.scattered import rows_in_scattered_pages
 from support.tiny import random_tokens
 
 LENGTH = 90
@@ -66,19 +66,7 @@ def test_pool_full_of_nan_and_private_pages_give_the_same_rows(precision: Precis
     assert target.self_test()
     tokens = tokens_of(LENGTH)
     straight, _ = whole(target, tokens, (0,))
-    pool = target.new_pages(9)
-    pool.fill(torch.nan)
-    mine, other, own = SequenceKV(pool, [7]), SequenceKV(pool, [0, 4, 2]), target.new_sequence()
-    rows = []
-    for length in (40, 1, 9, 8, 20, 12):
-        if mine.length + length > KEY_BLOCK:
-            mine.table[1:] = [3]
-        chunk = tokens[mine.length : mine.length + length]
-        segments = [Segment(other, chunk, length), Segment(own, chunk, length - 1), Segment(mine, chunk, 0)]
-        rows.append(target.forward(segments).logits[1:])
-        for kv in (mine, other, own):
-            kv.commit_to(kv.written)
-    assert torch.equal(torch.cat(rows), straight)
+    assert torch.equal(rows_in_scattered_pages(target, tokens), straight)
 
 
 @ALL

@@ -22,6 +22,7 @@ from draftproof.models.drafters.context import DFlashState
 from draftproof.models.drafters.fused_weights import ACTIVATIONS, AngleTable, FusedWeights, Precisions
 from draftproof.models.drafters.kept_context import ContextKeeper, usable
 from draftproof.models.kernels import drafter as program
+from draftproof.models.kernels import weight_fields
 from draftproof.models.kernels.gemm import multiply
 from draftproof.models.kernels.launching import launch
 from draftproof.models.kernels.packing import GROUP, KINDS, TILE, PackedWeight, Precision
@@ -290,14 +291,17 @@ class _Scratch:
         head = weights.precisions.head if weights.head is None else weights.head.precision
         size = max(_VALUE_BYTES[weights.precisions.layers], _VALUE_BYTES[head])
         mixed = int(model[program.HEADS] * model[program.HEAD_DIM])
-        projected = max(int(layer[program.QKV + program.TILES]), int(model[program.CONTEXT + program.TILES]))
+        projected = max(
+            int(layer[weight_fields.QKV + weight_fields.TILES]),
+            int(model[program.CONTEXT + weight_fields.TILES]),
+        )
         groups = weights.widest // GROUP
         self._widths = {
             program.STATE: int(model[program.STRIDE]) * 4,
             program.NORMED: int(model[program.STRIDE]) * 4,
             program.PROJECTED: projected * TILE * 4,
             program.MIXED: mixed * 4,
-            program.GATED: int(layer[program.DOWN + program.PADDED_IN]) * 4,
+            program.GATED: int(layer[weight_fields.DOWN + weight_fields.PADDED_IN]) * 4,
             program.VALUES: weights.widest * size,
             program.VALUE_SCALES: groups * 4,
             program.VALUE_SUMS: groups * 4,

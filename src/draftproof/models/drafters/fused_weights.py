@@ -11,6 +11,7 @@ from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.drafters.config import DrafterConfig, LayerAttention
 from draftproof.models.drafters.rope import RopeSettings, inverse_frequencies
 from draftproof.models.kernels import drafter as program
+from draftproof.models.kernels import weight_fields
 from draftproof.models.kernels.packing import (
     TILE,
     PackedWeight,
@@ -147,10 +148,10 @@ class FusedWeights:
         attention: LayerAttention = self._config.layers[index]
         gates = [self._tensors[f"{name}.mlp.{part}_proj.weight"].float() for part in ("gate", "up")]
         parts = [f"{name}.self_attn.{part}_proj" for part in ("q", "k", "v")]
-        self._place(line, program.QKV, self._packed(*parts))
-        self._place(line, program.OUTPUT, self._packed(f"{name}.self_attn.o_proj"))
-        self._place(line, program.GATE_UP, pack(interleaved(*gates), self.precisions.layers))
-        self._place(line, program.DOWN, self._packed(f"{name}.mlp.down_proj"))
+        self._place(line, weight_fields.QKV, self._packed(*parts))
+        self._place(line, weight_fields.OUTPUT, self._packed(f"{name}.self_attn.o_proj"))
+        self._place(line, weight_fields.GATE_UP, pack(interleaved(*gates), self.precisions.layers))
+        self._place(line, weight_fields.DOWN, self._packed(f"{name}.mlp.down_proj"))
         for field, norm in (
             (program.INPUT_NORM, "input_layernorm"),
             (program.POST_NORM, "post_attention_layernorm"),
@@ -173,7 +174,7 @@ class FusedWeights:
     def _place(self, numbers: np.ndarray, at: int, weight: PackedWeight) -> None:
         self._kept.append(weight)
         data, scales, bias = weight.address()
-        numbers[at : at + program.WEIGHT_FIELDS] = data, scales, bias, weight.padded_in, weight.tiles
+        numbers[at : at + weight_fields.WEIGHT_FIELDS] = data, scales, bias, weight.padded_in, weight.tiles
         self.widest = max(self.widest, weight.padded_in)
 
     def _vector(self, name: str) -> torch.Tensor:

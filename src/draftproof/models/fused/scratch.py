@@ -8,6 +8,7 @@ import torch
 from draftproof.models.fused.packed import PackedModel
 from draftproof.models.fused.spec import FusedSpec
 from draftproof.models.kernels import forward as program
+from draftproof.models.kernels import weight_fields
 from draftproof.models.kernels.packing import TILE, Activations, Precision, padded
 
 MAX_ROWS = 512
@@ -23,8 +24,8 @@ class Scratch:
 
     def __init__(self, spec: FusedSpec, model: PackedModel, precision: Precision) -> None:
         state = padded(spec.hidden_size, TILE)
-        projected = int(model.layers[0, program.QKV + program.TILES]) * TILE
-        gated = int(model.layers[0, program.DOWN + program.PADDED_IN])
+        projected = int(model.layers[0, weight_fields.QKV + weight_fields.TILES]) * TILE
+        gated = int(model.layers[0, weight_fields.DOWN + weight_fields.PADDED_IN])
         self._widths = (state, state, projected, spec.heads * spec.head_dim, gated)
         self._widest, self._precision = model.widest_input, precision
         self.rows = 0

@@ -208,7 +208,6 @@ class FusedTarget:
             width = features.shape[1] * features.element_size()
             own[program.FEATURES] = features.data_ptr() + piece.first_row * width
         ropes = np.array([rope.up_to(work.end).data_ptr() for rope in self.spec.ropes], np.int64)
-        model = self._model
         counters = counters_for(program.phases_of(self.spec.num_layers))
         model, call = self._model, np.zeros(program.CALL_FIELDS, np.int64)
         arrays = (

@@ -39,13 +39,20 @@ from draftproof.models.kernels.paged import (
 from draftproof.models.kernels.paged import _widen as _wide
 from draftproof.models.kernels.phases import add_release, done_of, hold, take, taken_of, wait
 from draftproof.models.kernels.rows import add, cap, copy_narrow, gate_gelu, gate_silu, norm, turn
+from draftproof.models.kernels.weight_fields import (
+    BIAS,
+    DATA,
+    DOWN,
+    GATE_UP,
+    OUTPUT,
+    PADDED_IN,
+    QKV,
+    SCALES,
+    TILES,
+    WEIGHT_FIELDS,
+)
 
-# A weight: five numbers from some index on.
-DATA, SCALES, BIAS, PADDED_IN, TILES = range(5)
-WEIGHT_FIELDS = 5
-
-# A layer's line.
-QKV, OUTPUT, GATE_UP, DOWN = (WEIGHT_FIELDS * i for i in range(4))
+# A layer's line: four weights, then these.
 INPUT_NORM, POST_NORM, QUERY_NORM, KEY_NORM, SINKS, WINDOW, CAUSAL = range(
     4 * WEIGHT_FIELDS, 4 * WEIGHT_FIELDS + 7
 )

@@ -61,13 +61,20 @@ from draftproof.models.kernels.rows import (
     norm,
     turn,
 )
-
-# A weight in an array of numbers: five entries from some index on.
-DATA, SCALES, BIAS, PADDED_IN, TILES = range(5)
-WEIGHT_FIELDS = 5
+from draftproof.models.kernels.weight_fields import (
+    BIAS,
+    DATA,
+    DOWN,
+    GATE_UP,
+    OUTPUT,
+    PADDED_IN,
+    QKV,
+    SCALES,
+    TILES,
+    WEIGHT_FIELDS,
+)
 
 # A layer's line: four weights, then addresses of norms (0 for none), then numbers.
-QKV, OUTPUT, GATE_UP, DOWN = (WEIGHT_FIELDS * i for i in range(4))
 (
     ATTENTION_NORM,
     MLP_NORM,
