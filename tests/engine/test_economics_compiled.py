@@ -8,10 +8,21 @@ from economics_machine import drafter_curve, extend_curve, target_curve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.engine.economics import CostCurve, CostTable, RequestAcceptance
-from draftproof.engine.economics.acceptance import EngineAcceptance
-from draftproof.engine.economics.choice import Choice, StepShape, best_lengths, best_lengths_reference
+from draftproof.engine.economics import CostCurve, CostTable, DraftOutcome, RequestAcceptance
+from draftproof.engine.economics.acceptance import WEIGHTS, EngineAcceptance
+from draftproof.engine.economics.calibration import ConfidenceMap
+from draftproof.engine.economics.choice import (
+    Choice,
+    StepShape,
+    best_lengths,
+    best_lengths_reference,
+    plan_lengths,
+    plan_lengths_reference,
+    survival_of,
+)
 from draftproof.engine.economics.compiled import _seconds
+from draftproof.engine.economics.outcomes import evidence_of, evidence_reference
+from draftproof.engine.economics.probes import losses, losses_reference
 
 
 def a_curve(luck: np.random.Generator) -> CostCurve:
@@ -72,6 +83,85 @@ def test_lengths_are_those_of_the_plain_form(
 def worth(choice: Choice, survival: np.ndarray, refilled: bool, n: int) -> float:
     each = [1.0 + survival[i, :k].sum() for i, k in enumerate(choice.lengths.tolist())]
     return sum(each) if refilled else n * n / sum(1.0 / one for one in each)
+
+
+def a_table(luck: np.random.Generator) -> CostTable:
+    return CostTable(
+        *(a_curve(luck) for _ in range(3)),
+        per_context=float(luck.choice([0.0, 1e-6])),
+        measured_context=100,
+        cold_s=float(luck.random() * 1e-3),
+    )
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    n=st.integers(1, 6),
+    most=st.integers(1, 8),
+    other_rows=st.sampled_from([0, 0, 7]),
+    refilled=st.booleans(),
+    skill=st.sampled_from([0.0, 0.0, 0.4]),
+    seed=st.integers(0, 1 << 20),
+)
+def test_a_plan_is_that_of_the_plain_form(
+    n: int, most: int, other_rows: int, refilled: bool, skill: float, seed: int
+) -> None:
+    luck = np.random.default_rng(seed)
+    engine = EngineAcceptance(most)
+    engine.counts = luck.random((2, most)).cumsum(0)[::-1] * 30
+    requests = [RequestAcceptance(most) for _ in range(n)]
+    for request in requests:
+        request.counts = luck.random((2, most)).cumsum(0)[::-1] * luck.choice([0.0, 9.0])
+    counts = np.array([request.counts for request in requests])
+    allowed = luck.integers(0, most + 1, n) * 1.0
+    shape = StepShape(n, other_rows, luck.integers(1, 900, n) * 1.0, luck.integers(0, 90, n) * 1.0, refilled)
+    costs = a_table(luck)
+    mine, chances = plan_lengths(counts, engine.means, WEIGHTS, allowed, skill, shape, costs)
+    np.testing.assert_allclose(chances, engine.of_reference(requests), rtol=1e-12)
+    plain = plan_lengths_reference(chances, allowed, skill, shape, costs)
+    assert mine.rate == pytest.approx(plain.rate, rel=1e-9)
+    if mine.lengths.tolist() != plain.lengths.tolist():
+        survival = survival_of(chances, allowed)
+        assert worth(mine, survival, refilled, n) == pytest.approx(
+            worth(plain, survival, refilled, n), rel=1e-6
+        )
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(n=st.integers(1, 5), most=st.integers(1, 8), seed=st.integers(0, 1 << 20))
+def test_evidence_is_that_of_the_plain_form(n: int, most: int, seed: int) -> None:
+    luck = np.random.default_rng(seed)
+    seen = []
+    for _ in range(n):
+        drafted = int(luck.integers(0, most + 1))
+        verified = int(luck.integers(0, drafted + 1))
+        sure = luck.random(drafted).tolist() if luck.random() < 0.7 else None
+        seen.append(
+            DraftOutcome(RequestAcceptance(most), sure, verified, int(luck.integers(0, verified + 1)))
+        )
+    confidence = ConfidenceMap()
+    confidence.weights = luck.normal(size=3)
+    chances = luck.random((n, most)) * 0.98 + 0.01
+    mine, plain = (form(seen, chances, confidence) for form in (evidence_of, evidence_reference))
+    np.testing.assert_allclose(mine.tried, plain.tried, rtol=1e-9)
+    np.testing.assert_allclose(mine.accepted, plain.accepted, rtol=1e-9)
+    np.testing.assert_allclose(mine.told, plain.told, rtol=1e-9, atol=1e-12)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(n=st.integers(1, 12), other_rows=st.sampled_from([0, 7]), seed=st.integers(0, 1 << 20))
+def test_losses_are_those_of_the_plain_form(n: int, other_rows: int, seed: int) -> None:
+    luck = np.random.default_rng(seed)
+    shape = StepShape(n, other_rows, np.ones(n), luck.integers(0, 90, n) * 1.0)
+    due = luck.choice(n, luck.integers(1, n + 1), replace=False).tolist()
+    lengths = [0 if index in due else int(luck.integers(0, 5)) for index in range(n)]
+    room = luck.integers(1, 9, n).tolist()
+    chances, token_s = luck.random(n).tolist(), float(luck.random() * 0.01)
+    costs = a_table(luck)
+    mine, plain = (
+        form(due, chances, lengths, room, token_s, shape, costs) for form in (losses, losses_reference)
+    )
+    np.testing.assert_allclose(mine, plain, rtol=1e-9, atol=1e-15)
 
 
 @settings(derandomize=True, max_examples=80, deadline=None)

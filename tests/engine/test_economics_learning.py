@@ -19,7 +19,7 @@ from draftproof.engine.economics import (
     StepCost,
 )
 from draftproof.engine.economics.acceptance import LONGEST_WAIT
-from draftproof.engine.economics.calibration import ConfidenceMap
+from draftproof.engine.economics.calibration import ConfidenceMap, logit
 
 
 def economist(mode: str = "auto") -> Economist:
@@ -267,7 +267,7 @@ def learned(sharpness: float) -> ConfidenceMap:
     sure, counted, accepted = pairs(sharpness, 1024)
     for start in range(0, 1024, 8):
         part = slice(start, start + 8)
-        chart.observe(sure[part], counted[part], accepted[part])
+        chart.observe(np.stack([logit(sure[part]), logit(counted[part]), accepted[part]], axis=1))
     return chart
 
 

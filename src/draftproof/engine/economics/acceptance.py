@@ -23,6 +23,7 @@ REQUEST_WEIGHT = 4.0
 """Pseudo counts of the engine's mean in a request's estimate."""
 POOL_WEIGHT = 4.0
 """Pseudo counts that hold a request's odds at the engine's."""
+WEIGHTS = (REQUEST_WEIGHT, POOL_WEIGHT)
 REQUEST_MEMORY = 0.95
 """What a request's counts keep at each of its drafts: about 20 drafts are remembered."""
 IDLE_MEMORY = 0.98
@@ -123,9 +124,12 @@ class EngineAcceptance:
         """Estimates for these requests, float64 ``[n, max_draft_tokens]``; not to be changed."""
         if self._asked != requests:  # a step asks when it plans, and again when it learns
             counts = np.array([request.counts for request in requests])
-            self._told = estimates_of(counts, self.means, REQUEST_WEIGHT, POOL_WEIGHT)
-            self._asked = list(requests)
+            self.note(requests, estimates_of(counts, self.means, *WEIGHTS))
         return self._told
+
+    def note(self, requests: Sequence[RequestAcceptance], told: np.ndarray) -> None:
+        """These are the estimates for these requests: for whoever asks next."""
+        self._told, self._asked = told, list(requests)
 
     def of_reference(self, requests: Sequence[RequestAcceptance]) -> np.ndarray:
         """`of` in plain numpy."""

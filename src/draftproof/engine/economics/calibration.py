@@ -32,6 +32,7 @@ class ConfidenceMap:
         self.weights = NEUTRAL.copy()
         self.skill = 0.0
         self._inputs = np.zeros((KEPT, 3))
+        self._inputs[:, 0] = 1.0
         self._accepted = np.zeros(KEPT)
         self._seen = 0
         self._fitted = 0
@@ -46,21 +47,25 @@ class ConfidenceMap:
         constant, slope, trust = self.weights
         return 1.0 / (1.0 + np.exp(-(constant + slope * logit(confidence) + trust * logit(counted))))
 
-    def observe(self, confidence: np.ndarray, counted: np.ndarray, accepted: np.ndarray) -> None:
-        """Outcomes of tokens whose predecessors were accepted, all ``[n]``."""
-        count = len(accepted)
+    def observe(self, told: np.ndarray) -> None:
+        """Outcomes of tokens whose predecessors were accepted, ``[n, 3]``: see `outcomes.Evidence`."""
+        count = len(told)
         if not count:
             return
-        places = (self._seen + np.arange(count)) % KEPT
-        self._inputs[places, 0] = 1.0
-        self._inputs[places, 1] = logit(confidence)
-        self._inputs[places, 2] = logit(counted)
-        self._accepted[places] = accepted
+        first = self._seen % KEPT
+        if first + count <= KEPT:
+            self._keep(slice(first, first + count), told)
+        else:
+            self._keep((self._seen + np.arange(count)) % KEPT, told)
         self._seen += count
         self._steps += 1
         if self._seen - self._fitted >= FIT_EVERY and self._steps >= FIT_STEPS:
             self._fitted, self._steps = self._seen, 0
             self._fit()
+
+    def _keep(self, places: slice | np.ndarray, told: np.ndarray) -> None:
+        self._inputs[places, 1:] = told[:, :2]
+        self._accepted[places] = told[:, 2]
 
     def _fit(self) -> None:
         size = min(self._seen, KEPT)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draftproof.engine.economics.compiled import lengths_of
+from draftproof.engine.economics.compiled import lengths_of, plan_of
 from draftproof.engine.economics.costs import BACKLOG_STEPS, RECENT, CostTable
 
 LEAST = 1e-3
@@ -59,6 +59,64 @@ class Choice:
 
     lengths: np.ndarray
     rate: float
+
+
+def plan_lengths(
+    counts: np.ndarray,
+    means: np.ndarray,
+    weights: tuple[float, float],
+    allowed: np.ndarray,
+    skill: float,
+    shape: StepShape,
+    costs: CostTable,
+) -> tuple[Choice, np.ndarray]:
+    """Everything between counts and lengths in one compiled call: estimates, survival, `best_lengths`.
+
+    Args:
+        counts, means, weights: as `acceptance.estimates` takes them.
+        allowed: most drafts of each sequence, float64 ``[sequences]``.
+        skill: how well the drafter's confidence tells what will be accepted: drafts it will cut off later cost no rows.
+        shape, costs: as for `best_lengths`.
+
+    Returns:
+        The choice, and the estimated chances ``[sequences, most]``.
+    """
+    lengths, rate, chances = plan_of(
+        counts,
+        means,
+        *weights,
+        allowed,
+        shape.contexts,
+        shape.backlog,
+        skill,
+        shape.other_rows,
+        shape.refilled or shape.sequences == 1,
+        _margin(shape, None),
+        costs.target.table,
+        costs.drafter.table,
+        costs.extend.table,
+        costs.per_context,
+        float(costs.measured_context),
+        LEAST,
+        float(RECENT),
+        float(BACKLOG_STEPS),
+    )
+    return Choice(lengths, rate), chances
+
+
+def plan_lengths_reference(
+    chances: np.ndarray, allowed: np.ndarray, skill: float, shape: StepShape, costs: CostTable
+) -> Choice:
+    """`plan_lengths` in plain numpy, from estimated chances on."""
+    survival = survival_of(chances, allowed)
+    return best_lengths_reference(survival, shape, costs, 1.0 - skill * (1.0 - survival) if skill else None)
+
+
+def survival_of(chances: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """P(draft j and all before it accepted), ``[n, most]``; 0 beyond the room of a sequence."""
+    survival: np.ndarray = np.cumprod(chances, axis=1)
+    survival[np.arange(chances.shape[1]) >= room[:, None]] = 0.0
+    return survival
 
 
 def best_lengths(

@@ -144,6 +144,134 @@ def estimates_of(counts, means, request_weight, pool_weight):
 
 
 @_compile
+def plan_of(
+    counts,
+    means,
+    request_weight,
+    pool_weight,
+    allowed,
+    contexts,
+    backlog,
+    skill,
+    other_rows,
+    refilled,
+    margin,
+    target,
+    drafter,
+    extend,
+    per_context,
+    measured_context,
+    least,
+    recent,
+    backlog_steps,
+):
+    """`choice.plan_lengths`: (lengths int64 ``[n]``, rate, chances ``[n, most]``)."""
+    chances = estimates_of(counts, means, request_weight, pool_weight)
+    n, most = chances.shape
+    survival = np.zeros((n, most))
+    for i in range(n):
+        through = 1.0
+        for j in range(min(most, int(allowed[i]))):
+            through *= chances[i, j]
+            survival[i, j] = through
+    weight = np.empty((n if skill else 0, most))
+    for i in range(weight.shape[0]):
+        for j in range(most):
+            weight[i, j] = 1.0 - skill * (1.0 - survival[i, j])
+    lengths, rate = lengths_of(
+        survival, weight, np.empty(0, np.int64), contexts, backlog, other_rows, refilled, margin, target, drafter,
+        extend, per_context, measured_context, least, recent, backlog_steps,
+    )  # fmt: skip
+    return lengths, rate, chances
+
+
+@_compile
+def losses_of(
+    first,
+    backlog,
+    drafts,
+    drafting,
+    rows,
+    sequences,
+    room,
+    token_s,
+    cold_s,
+    target,
+    drafter,
+    extend,
+    full_gain,
+):
+    """`probes.losses`: expected seconds lost by the first 1, 2, ... trials, float64 ``[k]``; empty where none can pay."""
+    best, plain = 0.0, 0.0
+    for each in range(room + 1):
+        seconds = _seconds(target, float(sequences * (1 + each)), float(sequences))
+        if each:
+            seconds += _seconds(drafter, float(sequences * each), float(sequences))
+            seconds += _seconds(extend, float(sequences * (1 + each)), 0.0)
+        rate = (1 + each) / seconds
+        plain = rate if each == 0 else plain
+        best = max(best, rate)
+    gain = best / plain - 1.0
+    loss = np.empty(first.shape[0] if gain > 1e-3 else 0)
+    dearness = max(1.0, full_gain / gain) if gain > 1e-3 else 0.0
+    before = _seconds(target, float(rows), float(sequences))
+    before += _seconds(drafter, float(drafts), float(drafting))
+    late, hoped = 0.0, 0.0
+    for k in range(loss.shape[0]):
+        more = float(k + 1)
+        late += max(1.0, backlog[k])
+        hoped += first[k]
+        seconds = _seconds(target, rows + more, float(sequences)) - before
+        seconds += _seconds(drafter, drafts + more, drafting + more) + _seconds(extend, late, 0.0) + cold_s
+        loss[k] = dearness * max(seconds - hoped * token_s, 0.05 * seconds)
+    return loss
+
+
+@_compile
+def _logit(chance):
+    clipped = min(max(chance, 1e-3), 1.0 - 1e-3)
+    return math.log(clipped / (1.0 - clipped))
+
+
+@_compile
+def outcomes_of(ends, sizes, confidence, chances, weights):
+    """What a step's drafts say: (reached ``[n, most]``, expected ``[n, most]``, told ``[k, 3]``); see `outcomes.Evidence`.
+
+    `ends` is int64 ``[n, 2]``: verified, accepted; `sizes` int64 ``[n]``: how many of `confidence` (flat) are a sequence's.
+    """
+    n, most = chances.shape
+    reached, expected = np.zeros((n, most)), np.zeros((n, most))
+    told = np.empty((confidence.shape[0], 3))
+    count, first = 0, 0
+    for i in range(n):
+        verified, accepted = ends[i, 0], ends[i, 1]
+        through = 1.0
+        for j in range(most):
+            known = j < sizes[i]
+            if j < accepted:
+                expected[i, j] = 1.0
+            if j < verified and j <= accepted:
+                reached[i, j] = 1.0
+                if known:
+                    told[count, 0] = _logit(confidence[first + j])
+                    told[count, 1] = _logit(chances[i, j])
+                    told[count, 2] = 1.0 if j < accepted else 0.0
+                    count += 1
+            elif known and j >= verified and accepted == verified:
+                score = (
+                    weights[0]
+                    + weights[1] * _logit(confidence[first + j])
+                    + weights[2] * _logit(chances[i, j])
+                )
+                chance = 1.0 / (1.0 + math.exp(-score))
+                reached[i, j] += through
+                through *= chance
+                expected[i, j] += through
+        first += sizes[i]
+    return reached, expected, told[:count]
+
+
+@_compile
 def learn(counts, keep, alarms, chances, tried, accepted, turn, alarm, alarm_memory):
     """`EngineAcceptance.learn`: changes counts ``[n, 2, most]`` and alarms ``[n]`` in place."""
     n, _, most = counts.shape
@@ -174,4 +302,10 @@ def warm_up() -> None:
         0.0, 0.0, 1e-3, 16.0, 32.0,
     )  # fmt: skip
     chances = estimates_of(np.zeros((1, 2, 1)), np.full(1, 0.5), 4.0, 4.0)
+    plan_of(
+        np.zeros((1, 2, 1)), np.full(1, 0.5), 4.0, 4.0, one, one, one, 0.0, 0, True, 0.03, curve, curve, curve, 0.0,
+        0.0, 1e-3, 16.0, 32.0,
+    )  # fmt: skip
+    losses_of(one, one, 0, 0, 1, 1, 1, 1.0, 0.0, curve, curve, curve, 0.3)
+    outcomes_of(np.ones((1, 2), np.int64), np.zeros(1, np.int64), np.empty(0), chances, np.ones(3))
     learn(np.zeros((1, 2, 1)), one, np.zeros(1), chances, np.ones((1, 1)), np.ones((1, 1)), 8.0, 4.0, 0.2)

@@ -9,15 +9,23 @@ import numpy as np
 
 from draftproof.engine.economics.acceptance import (
     FIRST_WAIT,
+    WEIGHTS,
     DraftOutcome,
     EngineAcceptance,
     RequestAcceptance,
 )
 from draftproof.engine.economics.calibration import ConfidenceMap
-from draftproof.engine.economics.choice import StepShape, best_lengths
+from draftproof.engine.economics.choice import (
+    Choice,
+    StepShape,
+    best_lengths,
+    plan_lengths,
+    survival_of,
+)
 from draftproof.engine.economics.compiled import warm_up
 from draftproof.engine.economics.costs import CostTable, StepCost
 from draftproof.engine.economics.mode import DraftMode
+from draftproof.engine.economics.outcomes import evidence_of, table_of
 from draftproof.engine.economics.probes import Probes
 from draftproof.engine.economics.survey import Survey
 
@@ -115,23 +123,15 @@ class Economist:
             return [0] * len(wishes)
         for request in requests:
             request.probing = False  # the drafter may have had nothing to propose in a trial
-        room = np.array([min(most, max(0, wish.room)) for wish in wishes])
-        chances = self._engine.of(requests)
-        given_up = np.array([request.given_up for request in requests])
-        survival = self._survival(chances, np.where(given_up, 0, room))
-        skill = self._confidence.skill
-        weight = 1.0 - skill * (1.0 - survival) if skill else None
-        shape = _shape(wishes, other_rows, refilled, self._warm)
-        choice = best_lengths(survival, shape, self.costs, weight)
-        used = self._survey.step(choice.lengths, room)
-        lengths: list[int] = used.tolist()
-        if used is not choice.lengths:
+        room = [min(most, max(0, wish.room)) for wish in wishes]
+        choice, chances, shape = self._choice(wishes, room, other_rows, refilled)
+        chosen: list[int] = choice.lengths.tolist()
+        lengths = self._survey.step(chosen, room)
+        if lengths is not chosen:
             return lengths  # a survey: no trials beside it
         if 0 in lengths:
-            trials = self._probes.choose(
-                requests, chances[:, 0], choice.lengths, room, choice.rate, shape, self.costs
-            )
-            for index in trials:
+            first: list[float] = chances[:, 0].tolist()
+            for index in self._probes.choose(requests, first, lengths, room, choice.rate, shape, self.costs):
                 lengths[index] = 1
                 requests[index].probing = True
         for request, length, wish in zip(requests, lengths, wishes, strict=True):
@@ -140,10 +140,31 @@ class Economist:
         self._warm = any(lengths) and not any(request.probing for request in requests)
         if not any(lengths):
             self._cold = True
-            if room.all():
+            if all(room):
                 self._sleepers, self._sleep_rows = requests, (other_rows, refilled)
                 self._sleep = min(LONGEST_SLEEP, self._probes.quiet(requests))
         return lengths
+
+    def _choice(
+        self, wishes: Sequence[DraftWish], room: list[int], other_rows: int, refilled: bool
+    ) -> tuple[Choice, np.ndarray, StepShape]:
+        """The lengths that pay, with the chances by position and the step they rest on."""
+        requests = [wish.acceptance for wish in wishes]
+        numbers = np.array(
+            [
+                [0 if request.given_up else most for request, most in zip(requests, room, strict=True)],
+                [wish.context for wish in wishes],
+                [wish.backlog for wish in wishes],
+            ],
+            np.float64,
+        )
+        shape = StepShape(len(wishes), other_rows, numbers[1], numbers[2], refilled, self._warm)
+        counts = np.array([request.counts for request in requests])
+        choice, chances = plan_lengths(
+            counts, self._engine.means, WEIGHTS, numbers[0], self._confidence.skill, shape, self.costs
+        )
+        self._engine.note(requests, chances)
+        return choice, chances, shape
 
     def _still_asleep(self, requests: list[RequestAcceptance], step: tuple[int, bool]) -> bool:
         """Whether the last plan was not to draft and nothing has happened since that could change it.
@@ -184,14 +205,11 @@ class Economist:
         if self.mode.kind != "auto" or not self._confidence.informed or not any(planned):
             return lengths
         drafted = np.array(planned)
-        confidence, known = self._table(confidences)
+        confidence, known = table_of(confidences, self.max_draft_tokens)
         chances = self._engine.of([wish.acceptance for wish in wishes])
         chances = np.where(known, self._confidence.chances(confidence, chances), chances)
         choice = best_lengths(
-            self._survival(chances, drafted),
-            _shape(wishes, other_rows, refilled, False),
-            self.costs,
-            drafted=drafted,
+            survival_of(chances, drafted), _shape(wishes, other_rows, refilled), self.costs, drafted=drafted
         )
         kept = choice.lengths.tolist()
         return [
@@ -207,25 +225,9 @@ class Economist:
         self._sleep = 0
         requests = [outcome.acceptance for outcome in seen]
         chances = self._engine.of(requests)
-        confidence, known = self._table([outcome.confidences for outcome in seen])
-        ends = np.array([(outcome.verified, outcome.accepted) for outcome in seen])[:, :, None]
-        verified, accepted = ends[:, 0], ends[:, 1]
-        place = np.arange(self.max_draft_tokens)
-        tried = (place < verified) & (place <= accepted)
-        kept = place < accepted
-        reached, expected = tried.astype(np.float64), kept.astype(np.float64)
-        if known.any():
-            rest = known & (place >= verified) & (accepted == verified)
-            if rest.any():
-                # Cut off for want of confidence. Counting only what was verified would make late positions look
-                # better than they are, so the rest counts as far as it was expected to be reached and accepted.
-                chain = np.where(rest, self._confidence.chances(confidence, chances), 1.0)
-                through = np.cumprod(chain, axis=1)
-                reached += np.where(rest, through / chain, 0.0)
-                expected += np.where(rest, through, 0.0)
-            told = tried & known
-            self._confidence.observe(confidence[told], chances[told], kept[told])
-        self._engine.observe(requests, chances, reached, expected)
+        evidence = evidence_of(seen, chances, self._confidence)
+        self._confidence.observe(evidence.told)
+        self._engine.observe(requests, chances, evidence.tried, evidence.accepted)
         for outcome in seen:
             if outcome.acceptance.probing:
                 self._patience = FIRST_WAIT if outcome.accepted else min(MOST_PATIENCE, 2 * self._patience)
@@ -251,22 +253,7 @@ class Economist:
         """The engine's estimate of P(draft j accepted | those before it accepted), j = 1, 2, ..."""
         return [float(mean) for mean in self._engine.means]
 
-    def _survival(self, chances: np.ndarray, room: np.ndarray) -> np.ndarray:
-        survival = np.cumprod(chances, axis=1)
-        survival[np.arange(chances.shape[1]) >= room[:, None]] = 0.0
-        return survival
 
-    def _table(self, confidences: Sequence[Sequence[float] | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Confidences ``[n, max_draft_tokens]`` and where there are any."""
-        table = np.zeros((len(confidences), self.max_draft_tokens))
-        known = np.zeros(table.shape, dtype=bool)
-        for row, values in enumerate(confidences):
-            if values is not None and (size := len(values)):
-                table[row, :size] = values
-                known[row, :size] = True
-        return table, known
-
-
-def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool, warm: bool) -> StepShape:
-    numbers = np.array([(wish.context, wish.backlog) for wish in wishes], dtype=np.float64)
-    return StepShape(len(wishes), other_rows, numbers[:, 0], numbers[:, 1], refilled, warm)
+def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool) -> StepShape:
+    numbers = np.array([[wish.context for wish in wishes], [wish.backlog for wish in wishes]], np.float64)
+    return StepShape(len(wishes), other_rows, numbers[0], numbers[1], refilled)

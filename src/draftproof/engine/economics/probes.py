@@ -8,6 +8,7 @@ import numpy as np
 
 from draftproof.engine.economics.acceptance import LONGEST_WAIT, RequestAcceptance
 from draftproof.engine.economics.choice import StepShape
+from draftproof.engine.economics.compiled import losses_of
 from draftproof.engine.economics.costs import CostTable
 
 BUDGET = 0.0035
@@ -52,9 +53,9 @@ class Probes:
     def choose(
         self,
         requests: Sequence[RequestAcceptance],
-        first_chances: np.ndarray,
-        lengths: np.ndarray,
-        room: np.ndarray,
+        first_chances: Sequence[float],
+        lengths: Sequence[int],
+        room: Sequence[int],
         rate: float,
         shape: StepShape,
         costs: CostTable,
@@ -63,18 +64,17 @@ class Probes:
 
         Args:
             requests: all sequences of the step.
-            first_chances: of the first draft of each, as estimated, ``[n]``.
-            lengths: chosen draft lengths, ``[n]``.
-            room: most draft tokens of use, ``[n]``.
+            first_chances: of the first draft of each, as estimated.
+            lengths: chosen draft lengths.
+            room: most draft tokens of use.
             rate: tokens per second, the price of time.
             shape, costs: the step and the machine.
         """
-        cold = np.flatnonzero((lengths == 0) & (room > 0)).tolist()
+        cold = [index for index, length in enumerate(lengths) if not length and room[index] > 0]
         if not cold:
             return []
-        drafts, drafting = int(lengths.sum()), int((lengths > 0).sum())
-        rows = shape.sequences + drafts + shape.other_rows
-        pass_s = costs.target.one(rows, shape.sequences)
+        drafts = sum(lengths)
+        pass_s = costs.target.one(shape.sequences + drafts + shape.other_rows, shape.sequences)
         if not self._begun:
             self._begun = True
             self.credit = GRANT * pass_s if not drafts else 0.0
@@ -84,49 +84,94 @@ class Probes:
         if not due or (self._pause > 0 and not any(requests[index].hot for index in due)):
             return []
         due.sort(key=lambda index: (not requests[index].hot, requests[index].wait - requests[index].idle))
-        hot = sum(requests[index].hot for index in due)
-        more = np.arange(1, len(due) + 1)
-        chosen = np.array(due)
-        seconds = (
-            costs.target.at(rows + more, shape.sequences)
-            - pass_s
-            + costs.drafter.at(drafts + more, drafting + more)
-            - costs.drafter.one(drafts, drafting)
-            + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
-            + (0.0 if drafts else costs.cold_s)
-        )
         token_s = shape.worth_of_one / rate
-        loss = np.maximum(seconds - np.cumsum(first_chances[chosen]) * token_s, 0.05 * seconds)
-        dearness = self._dearness(int(room[chosen].max()), shape, costs)
-        if not dearness:  # nothing to be found out at this size of batch
+        loss = losses(due, first_chances, lengths, room, token_s, shape, costs).tolist()
+        if not loss:  # nothing to be found out at this size of batch
             self._pause = LONGEST_WAIT
             return []
-        loss *= dearness
         # Together or not at all: a pass of the drafter costs little more for several than for one.
         group = min(len(due), GROUP)
-        if float(loss[:group].max()) <= self.credit:
+        dear = max(loss[:group])
+        if dear <= self.credit:
             taken = group
         else:
+            hot = sum(requests[index].hot for index in due)
             taken = hot if self.credit > -MOST_DEBT * pass_s else 0
         if taken:
-            spent = float(loss[taken - 1])
-            self.credit -= spent
-            self._refund = min(spent / taken, token_s)
+            self.credit -= loss[taken - 1]
+            self._refund = min(loss[taken - 1] / taken, token_s)
         else:
-            dear = float(loss[:group].max())
             # Nothing is saved up beyond the next trial.
             self.credit = min(self.credit, max(dear, GRANT * pass_s))
             # Steps that cannot earn what is missing need not ask again.
             self._pause = 1 + int(min(LONGEST_WAIT, (dear - self.credit) / self._earned))
         return due[:taken]
 
-    @staticmethod
-    def _dearness(room: int, shape: StepShape, costs: CostTable) -> float:
-        """By how much a trial's price is raised because even perfect drafts would gain little; 0: nothing."""
-        n = shape.sequences
-        each = np.arange(room + 1)
-        seconds = costs.target.at(n * (1 + each), n) + costs.drafter.at(n * each, n)
-        seconds[1:] += costs.extend.at(n * (1 + each[1:]))
-        rates = (1 + each) / seconds
-        gain = float(rates.max() / rates[0]) - 1.0
-        return max(1.0, FULL_GAIN / gain) if gain > 1e-3 else 0.0
+
+def losses(
+    due: Sequence[int],
+    first_chances: Sequence[float],
+    lengths: Sequence[int],
+    room: Sequence[int],
+    token_s: float,
+    shape: StepShape,
+    costs: CostTable,
+) -> np.ndarray:
+    """Seconds that the first 1, 2, ... trials are expected to lose, float64; empty where even perfect drafts gain nothing.
+
+    A trial costs more where perfect drafts would gain little: see `FULL_GAIN`.
+
+    Args:
+        due: the sequences to be tried, in this order.
+        token_s: what a token is worth.
+        first_chances, lengths, room, shape, costs: as for `Probes.choose`.
+    """
+    drafts, drafting = sum(lengths), sum(length > 0 for length in lengths)
+    tried = np.array([[first_chances[index] for index in due], shape.backlog[due]])
+    return losses_of(
+        tried[0],
+        tried[1],
+        drafts,
+        drafting,
+        shape.sequences + drafts + shape.other_rows,
+        shape.sequences,
+        max(room[index] for index in due),
+        token_s,
+        0.0 if drafts else costs.cold_s,
+        costs.target.table,
+        costs.drafter.table,
+        costs.extend.table,
+        FULL_GAIN,
+    )
+
+
+def losses_reference(
+    due: Sequence[int],
+    first_chances: Sequence[float],
+    lengths: Sequence[int],
+    room: Sequence[int],
+    token_s: float,
+    shape: StepShape,
+    costs: CostTable,
+) -> np.ndarray:
+    """`losses` in plain numpy."""
+    n, drafts, drafting = shape.sequences, sum(lengths), sum(length > 0 for length in lengths)
+    each = np.arange(max(room[index] for index in due) + 1)
+    seconds = costs.target.at(n * (1 + each), n) + costs.drafter.at(n * each, n)
+    seconds[1:] += costs.extend.at(n * (1 + each[1:]))
+    rates = (1 + each) / seconds
+    gain = float(rates.max() / rates[0]) - 1.0
+    if gain <= 1e-3:
+        return np.empty(0)
+    rows, more, chosen = n + drafts + shape.other_rows, np.arange(1, len(due) + 1), list(due)
+    seconds = (
+        costs.target.at(rows + more, n)
+        - costs.target.one(rows, n)
+        + costs.drafter.at(drafts + more, drafting + more)
+        - costs.drafter.one(drafts, drafting)
+        + costs.extend.at(np.cumsum(np.maximum(1.0, shape.backlog[chosen])))
+        + (0.0 if drafts else costs.cold_s)
+    )
+    hoped = np.cumsum(np.array(first_chances)[chosen]) * token_s
+    loss: np.ndarray = max(1.0, FULL_GAIN / gain) * np.maximum(seconds - hoped, 0.05 * seconds)
+    return loss

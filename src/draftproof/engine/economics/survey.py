@@ -7,9 +7,8 @@ this is for those that do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 FIRST = 64
 SHORTEST = 16
@@ -38,19 +37,19 @@ class Survey:
         self._long = _Kind(FIRST + FIRST // 2)
         self._under_way: _Kind | None = None
 
-    def step(self, lengths: np.ndarray, room: np.ndarray) -> np.ndarray:
-        """The lengths to use, both int64 ``[n]``: those chosen, or all 0, or all twice as long."""
+    def step(self, lengths: list[int], room: Sequence[int]) -> list[int]:
+        """The lengths to use: those chosen (the same list), or all 0, or all twice as long."""
         self._under_way = None
-        if not lengths.any():
+        if not any(lengths):
             self._plain.since = 0
             return lengths
         self._plain.since += 1
-        longer = np.minimum(2 * lengths, room)
-        if (longer > lengths).any():
+        longer = [min(2 * length, most) for length, most in zip(lengths, room, strict=True)]
+        if longer != lengths:
             self._long.since += 1
         if self._plain.since >= self._plain.every:
             self._under_way = self._plain
-            return np.zeros_like(lengths)
+            return [0] * len(lengths)
         if self._long.since >= self._long.every:
             self._under_way = self._long
             return longer
