@@ -19,8 +19,10 @@ from draftproof.engine.economics.choice import (
     plan_lengths,
     plan_lengths_reference,
     survival_of,
+    trim_lengths,
 )
 from draftproof.engine.economics.compiled import _seconds
+from draftproof.engine.economics.confidences import FlatConfidence, table_of
 from draftproof.engine.economics.outcomes import evidence_of, evidence_reference
 from draftproof.engine.economics.probes import losses, losses_reference
 
@@ -125,6 +127,35 @@ def test_a_plan_is_that_of_the_plain_form(
         assert worth(mine, survival, refilled, n) == pytest.approx(
             worth(plain, survival, refilled, n), rel=1e-6
         )
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    n=st.integers(1, 5),
+    most=st.integers(1, 8),
+    other_rows=st.sampled_from([0, 7]),
+    refilled=st.booleans(),
+    seed=st.integers(0, 1 << 20),
+)
+def test_drafts_are_cut_as_by_the_plain_form(
+    n: int, most: int, other_rows: int, refilled: bool, seed: int
+) -> None:
+    luck = np.random.default_rng(seed)
+    drafted = luck.integers(0, most + 1, n)
+    sure = [luck.random(count).tolist() if luck.random() < 0.7 else None for count in drafted.tolist()]
+    chances = luck.random((n, most)) * 0.98 + 0.01
+    shape = StepShape(n, other_rows, luck.integers(1, 900, n) * 1.0, luck.integers(0, 90, n) * 1.0, refilled)
+    costs, confidence = a_table(luck), ConfidenceMap()
+    confidence.weights = luck.normal(size=3)
+    mine = trim_lengths(
+        drafted.tolist(), FlatConfidence.of(sure, most), chances, confidence.weights, shape, costs
+    )
+    table, known = table_of(sure, most)
+    survival = survival_of(np.where(known, confidence.chances(table, chances), chances), drafted)
+    plain = best_lengths_reference(survival, shape, costs, drafted=drafted)
+    if mine != plain.lengths.tolist():
+        promised = worth(Choice(np.array(mine), 0.0), survival, refilled, n)
+        assert promised == pytest.approx(worth(plain, survival, refilled, n), rel=1e-6)
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)

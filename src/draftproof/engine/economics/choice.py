@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from draftproof.engine.economics.compiled import lengths_of, plan_of
+from draftproof.engine.economics.compiled import lengths_of, plan_of, trim_of
+from draftproof.engine.economics.confidences import FlatConfidence
 from draftproof.engine.economics.costs import BACKLOG_STEPS, RECENT, CostTable
 
 LEAST = 1e-3
@@ -110,6 +112,45 @@ def plan_lengths_reference(
     """`plan_lengths` in plain numpy, from estimated chances on."""
     survival = survival_of(chances, allowed)
     return best_lengths_reference(survival, shape, costs, 1.0 - skill * (1.0 - survival) if skill else None)
+
+
+def trim_lengths(
+    drafted: Sequence[int],
+    confidence: FlatConfidence,
+    chances: np.ndarray,
+    weights: np.ndarray,
+    shape: StepShape,
+    costs: CostTable,
+) -> list[int]:
+    """How far to verify drafts, now that the drafter has said how sure it is: one compiled call.
+
+    Args:
+        drafted: tokens that each sequence has.
+        confidence: the drafter's.
+        chances: by counts, ``[n, most]``.
+        weights: of a `ConfidenceMap`.
+        shape, costs: as for `best_lengths`.
+    """
+    lengths: list[int] = trim_of(
+        np.array(drafted, np.int64),
+        confidence.sizes,
+        confidence.values,
+        chances,
+        weights,
+        shape.contexts,
+        shape.backlog,
+        shape.other_rows,
+        shape.refilled or shape.sequences == 1,
+        costs.target.table,
+        costs.drafter.table,
+        costs.extend.table,
+        costs.per_context,
+        float(costs.measured_context),
+        LEAST,
+        float(RECENT),
+        float(BACKLOG_STEPS),
+    ).tolist()
+    return lengths
 
 
 def survival_of(chances: np.ndarray, room: np.ndarray) -> np.ndarray:

@@ -234,6 +234,53 @@ def _logit(chance):
 
 
 @_compile
+def _sure(confidence, chance, weights):
+    """`ConfidenceMap.chances` for one token."""
+    score = weights[0] + weights[1] * _logit(confidence) + weights[2] * _logit(chance)
+    return 1.0 / (1.0 + math.exp(-score))
+
+
+@_compile
+def trim_of(
+    drafted,
+    sizes,
+    confidence,
+    chances,
+    weights,
+    contexts,
+    backlog,
+    other_rows,
+    refilled,
+    target,
+    drafter,
+    extend,
+    per_context,
+    measured_context,
+    least,
+    recent,
+    backlog_steps,
+):
+    """`choice.trim_lengths`: lengths int64 ``[n]``. `drafted` and `sizes` are int64 ``[n]``, `confidence` is flat."""
+    n, most = chances.shape
+    survival = np.zeros((n, most))
+    first = 0
+    for i in range(n):
+        through = 1.0
+        for j in range(min(most, drafted[i])):
+            chance = chances[i, j]
+            if j < sizes[i]:
+                chance = _sure(confidence[first + j], chance, weights)
+            through *= chance
+            survival[i, j] = through
+        first += sizes[i]
+    lengths, _ = lengths_of(
+        survival, np.empty((0, 0)), drafted, contexts, backlog, other_rows, refilled, 0.0, target, drafter, extend,
+        per_context, measured_context, least, recent, backlog_steps,
+    )  # fmt: skip
+    return lengths
+
+
+@_compile
 def outcomes_of(ends, sizes, confidence, chances, weights):
     """What a step's drafts say: (reached ``[n, most]``, expected ``[n, most]``, told ``[k, 3]``); see `outcomes.Evidence`.
 
@@ -307,5 +354,25 @@ def warm_up() -> None:
         0.0, 1e-3, 16.0, 32.0,
     )  # fmt: skip
     losses_of(one, one, 0, 0, 1, 1, 1, 1.0, 0.0, curve, curve, curve, 0.3)
+    whole = np.ones(1, np.int64)
+    trim_of(
+        whole,
+        whole,
+        one,
+        chances,
+        np.ones(3),
+        one,
+        one,
+        0,
+        True,
+        curve,
+        curve,
+        curve,
+        0.0,
+        0.0,
+        1e-3,
+        16.0,
+        32.0,
+    )
     outcomes_of(np.ones((1, 2), np.int64), np.zeros(1, np.int64), np.empty(0), chances, np.ones(3))
     learn(np.zeros((1, 2, 1)), one, np.zeros(1), chances, np.ones((1, 1)), np.ones((1, 1)), 8.0, 4.0, 0.2)

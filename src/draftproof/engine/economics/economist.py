@@ -18,14 +18,14 @@ from draftproof.engine.economics.calibration import ConfidenceMap
 from draftproof.engine.economics.choice import (
     Choice,
     StepShape,
-    best_lengths,
     plan_lengths,
-    survival_of,
+    trim_lengths,
 )
 from draftproof.engine.economics.compiled import warm_up
+from draftproof.engine.economics.confidences import FlatConfidence
 from draftproof.engine.economics.costs import CostTable, StepCost
 from draftproof.engine.economics.mode import DraftMode
-from draftproof.engine.economics.outcomes import evidence_of, table_of
+from draftproof.engine.economics.outcomes import evidence_of
 from draftproof.engine.economics.probes import Probes
 from draftproof.engine.economics.survey import Survey
 
@@ -204,14 +204,14 @@ class Economist:
         lengths = list(planned)
         if self.mode.kind != "auto" or not self._confidence.informed or not any(planned):
             return lengths
-        drafted = np.array(planned)
-        confidence, known = table_of(confidences, self.max_draft_tokens)
-        chances = self._engine.of([wish.acceptance for wish in wishes])
-        chances = np.where(known, self._confidence.chances(confidence, chances), chances)
-        choice = best_lengths(
-            survival_of(chances, drafted), _shape(wishes, other_rows, refilled), self.costs, drafted=drafted
+        kept = trim_lengths(
+            planned,
+            FlatConfidence.of(confidences, self.max_draft_tokens),
+            self._engine.of([wish.acceptance for wish in wishes]),
+            self._confidence.weights,
+            _shape(wishes, other_rows, refilled),
+            self.costs,
         )
-        kept = choice.lengths.tolist()
         return [
             length if wish.acceptance.probing else short
             for wish, length, short in zip(wishes, lengths, kept, strict=True)

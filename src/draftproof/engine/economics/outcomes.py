@@ -10,6 +10,7 @@ import numpy as np
 from draftproof.engine.economics.acceptance import DraftOutcome
 from draftproof.engine.economics.calibration import ConfidenceMap, logit
 from draftproof.engine.economics.compiled import outcomes_of
+from draftproof.engine.economics.confidences import FlatConfidence, table_of
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,9 @@ def evidence_of(seen: Sequence[DraftOutcome], chances: np.ndarray, confidence: C
         chances: what was estimated by counts, ``[n, most]``.
         confidence: from a drafter's confidences to chances.
     """
-    most = chances.shape[1]
-    values: list[float] = []
-    sizes: list[int] = []
-    for outcome in seen:
-        own = outcome.confidences
-        sizes.append(min(most, len(own)) if own is not None else 0)
-        if own is not None:
-            values += own[:most]
+    confidences = FlatConfidence.of([outcome.confidences for outcome in seen], chances.shape[1])
     ends = np.array([(outcome.verified, outcome.accepted) for outcome in seen], np.int64)
-    told = outcomes_of(
-        ends, np.array(sizes, np.int64), np.array(values, np.float64), chances, confidence.weights
-    )
-    return Evidence(*told)
+    return Evidence(*outcomes_of(ends, confidences.sizes, confidences.values, chances, confidence.weights))
 
 
 def evidence_reference(
@@ -73,14 +64,3 @@ def evidence_reference(
     told = tried & known
     lines = np.stack([logit(table[told]), logit(chances[told]), kept[told]], axis=1)
     return Evidence(reached, expected, lines)
-
-
-def table_of(confidences: Sequence[Sequence[float] | None], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Confidences ``[n, most]`` and where there are any."""
-    table = np.zeros((len(confidences), most))
-    known = np.zeros(table.shape, dtype=bool)
-    for row, values in enumerate(confidences):
-        if values is not None and (size := len(values)):
-            table[row, :size] = values
-            known[row, :size] = True
-    return table, known
