@@ -17,6 +17,8 @@ from draftproof.engine.memory import FEW_ROWS, _keep_features, _update
 from draftproof.engine.metrics import Metrics
 from draftproof.engine.sequence import SequenceMemory
 from draftproof.engine.undisturbed import undisturbed
+from draftproof.models.fused.shelf import SHELF_ROWS, FeatureShelf
+from draftproof.models.rows import TargetOutput
 from support.engines import made_up_costs
 from support.tiny_tokenizers import tiny_tokenizer
 
@@ -34,10 +36,16 @@ class _Holder:
         st.lists(st.tuples(st.integers(1, 90), st.floats(0.0, 1.0)), min_size=1, max_size=5),
         min_size=1,
         max_size=4,
-    )
+    ),
+    steady=st.integers(0, 40),
+    on_shelf=st.booleans(),
 )
-def test_features_come_out_as_they_came_in(passes: list[list[tuple[int, float]]]) -> None:
-    """Passes of several sequences, each with so many rows, of which a share is kept."""
+def test_features_come_out_as_they_came_in(
+    passes: list[list[tuple[int, float]]], steady: int, on_shelf: bool
+) -> None:
+    """Passes of several sequences, each with so many rows, of which a share is kept; then some of one row for each."""
+    passes = passes + [[(1, 1.0)] * 3] * steady
+    shelf = FeatureShelf()
     holders = [_Holder() for _ in range(5)]
     expected: list[list[int]] = [[] for _ in holders]
     number = 0
@@ -50,7 +58,12 @@ def test_features_come_out_as_they_came_in(passes: list[list[tuple[int, float]]]
             kept.append((holders[index], first, count))
             expected[index] += range(number + first, number + first + count)
             first += rows
-        _keep_features(kept, features)  # type: ignore[arg-type]
+        output = TargetOutput(torch.empty(0), features)
+        if on_shelf:
+            home, at = shelf.take(total, 3, torch.float32)
+            home[at : at + total] = features
+            output = TargetOutput(torch.empty(0), home[at : at + total], home, at)
+        _keep_features(kept, output)  # type: ignore[arg-type]
         number += total
     for holder, numbers in zip(holders, expected, strict=True):
         if numbers:
@@ -59,7 +72,10 @@ def test_features_come_out_as_they_came_in(passes: list[list[tuple[int, float]]]
             assert update.features[:, 0].tolist() == numbers
             # Nobody keeps a large pass alive for the sake of a few of its rows.
             behind = [kept.features.shape[0] for kept in holder.running_memory.waiting]
-            assert max(behind) <= max(FEW_ROWS, 5 * FEW_ROWS, 90)
+            assert max(behind) <= max(SHELF_ROWS, 5 * FEW_ROWS, 90)
+            # What lies at one pace is one piece, so that nothing is gathered row by row.
+            if on_shelf and steady:
+                assert len(holder.running_memory.waiting) <= len(passes) - steady + 3
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)

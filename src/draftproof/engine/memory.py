@@ -21,6 +21,7 @@ from draftproof.errors import RequestError
 from draftproof.models.drafters.base import ContextUpdate, Drafter
 from draftproof.models.executor import TargetModel
 from draftproof.models.kv import KEY_BLOCK, SequenceKV
+from draftproof.models.rows import TargetOutput
 
 FLUSH_AT = 128
 """Decoded tokens whose context waits for the drafter at most, while nothing is drafted: in batches of this size a token costs a
@@ -142,12 +143,12 @@ class KVMemory:
         memory = sequence.running_memory
         return len(memory.table.blocks) * KEY_BLOCK - memory.kv.length
 
-    def commit(self, kept: Items[tuple[Sequence, int, int]], features: torch.Tensor | None) -> None:
+    def commit(self, kept: Items[tuple[Sequence, int, int]], output: TargetOutput) -> None:
         """After a pass: keep processed positions, forget those beyond.
 
         Args:
             kept: (sequence, its first row in the pass, how many of its rows to keep, from that one on).
-            features: of all rows of the pass, ``[rows, taps * hidden]``; None without taps.
+            output: of the pass; its features are kept for the drafter.
         """
         for sequence, _, rows in kept:
             memory = sequence.running_memory
@@ -156,8 +157,8 @@ class KVMemory:
             if self.drafter is None:
                 memory.draft_length = kv.length
             self.cache.trim(memory.table, kv.length)
-        if self.drafter is not None and features is not None:
-            _keep_features(kept, features)
+        if self.drafter is not None and output.features is not None:
+            _keep_features(kept, output)
 
     def settle(self, sequences: Items[Sequence], prompts: Items[Sequence], ended: Items[Sequence]) -> None:
         """After commits: let drafter contexts catch up where enough has gathered, and index the blocks that are full.
@@ -245,16 +246,21 @@ class KVMemory:
         )
 
 
-def _keep_features(kept: Items[tuple[Sequence, int, int]], features: torch.Tensor) -> None:
+def _keep_features(kept: Items[tuple[Sequence, int, int]], output: TargetOutput) -> None:
     """Note where the features of the kept rows lie.
 
     Whoever keeps one row keeps the tensor it lies in alive: fine for a few rows, too much for prompts and for the rejected
     drafts of many sequences. Of a large pass prompts get a copy of their own, and all the others one together.
     """
+    features = output.features
+    assert features is not None
     if features.shape[0] <= FEW_ROWS:
+        home, before = (
+            (features, 0) if output.features_home is None else (output.features_home, output.features_from)
+        )
         for sequence, first, rows in kept:
             if rows:
-                sequence.running_memory.waiting.append(KeptRows(features, first, rows))
+                _keep(sequence, home, before + first, rows)
         return
     together: list[int] = []
     for _, first, rows in kept:
@@ -263,12 +269,17 @@ def _keep_features(kept: Items[tuple[Sequence, int, int]], features: torch.Tenso
     shared = features[torch.tensor(together, device=features.device)] if together else features
     at = 0
     for sequence, first, rows in kept:
-        waiting = sequence.running_memory.waiting
         if rows > FEW_ROWS:
-            waiting.append(KeptRows(features[first : first + rows].clone(), 0, rows))
+            _keep(sequence, features[first : first + rows].clone(), 0, rows)
         elif rows:
-            waiting.append(KeptRows(shared, at, rows))
+            _keep(sequence, shared, at, rows)
             at += rows
+
+
+def _keep(sequence: Sequence, features: torch.Tensor, first: int, rows: int) -> None:
+    waiting = sequence.running_memory.waiting
+    if not waiting or not waiting[-1].goes_on(features, first, rows):
+        waiting.append(KeptRows(features, first, rows))
 
 
 def _has_new_block(memory: SequenceMemory) -> bool:
@@ -279,6 +290,6 @@ def _has_new_block(memory: SequenceMemory) -> bool:
 def _update(memory: SequenceMemory, tapped: bool) -> ContextUpdate:
     features = None
     if tapped:
-        parts = [kept.features[kept.first : kept.first + kept.count] for kept in memory.waiting]
+        parts = [kept.rows() for kept in memory.waiting]
         features = parts[0] if len(parts) == 1 else torch.cat(parts)
     return ContextUpdate(memory.draft_state, features, memory.draft_length)

@@ -22,11 +22,28 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class KeptRows:
-    """Context features of consecutive tokens: `count` rows from `first` of ``features [rows, taps * hidden]``."""
+    """Context features of consecutive tokens: `count` rows of ``features [rows, taps * hidden]``, each `step` after the last."""
 
     features: torch.Tensor
     first: int
     count: int
+    step: int = 1
+
+    def rows(self) -> torch.Tensor:
+        """``[count, taps * hidden]``, not copied."""
+        return self.features[self.first : self.first + (self.count - 1) * self.step + 1 : self.step]
+
+    def goes_on(self, features: torch.Tensor, first: int, count: int) -> bool:
+        """Take in the features of the next `count` tokens, if they lie at the same pace in the same place."""
+        if features is not self.features:
+            return False
+        pace = first - self.first - (self.count - 1) * self.step
+        if self.count == 1 and count == 1 and pace > 0:
+            self.step = pace
+        elif pace != self.step or (count > 1 and pace != 1):
+            return False
+        self.count += count
+        return True
 
 
 @dataclass

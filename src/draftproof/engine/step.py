@@ -175,7 +175,7 @@ class StepRunner:
                 _score_prompt(work, output)
                 self.metrics.computed_prompt_tokens += work.chunk.count
             kept.append((work.sequence, work.first_row, work.chunk.count + accepted.get(id(work), 0)))
-        self.memory.commit(kept, output.features)
+        self.memory.commit(kept, output)
         self._fork(works)
         return [self._accept(one, output) for one in verified]
 

@@ -35,7 +35,12 @@ class TargetOutput:
     Attributes:
         logits: ``[sum of wanted rows, vocab]``, in the order of the segments and of the tokens within; the target's dtype.
         features: ``[rows, num_taps * hidden]`` context features of every token, or None when no taps were asked for.
+        features_home: a larger tensor that `features` are rows of, shared with the passes before and after; None when they
+            have their memory to themselves.
+        features_from: the first of those rows.
     """
 
     logits: torch.Tensor
     features: torch.Tensor | None
+    features_home: torch.Tensor | None = None
+    features_from: int = 0

@@ -14,6 +14,7 @@ from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.fused.packed import PackedModel
 from draftproof.models.fused.recycled import RecycledRows
 from draftproof.models.fused.scratch import MAX_ROWS, Scratch
+from draftproof.models.fused.shelf import FeatureShelf
 from draftproof.models.fused.spec import FusedSpec
 from draftproof.models.fused.work import Piece, cut, lay_out
 from draftproof.models.kernels import forward as program
@@ -65,6 +66,9 @@ class FusedTarget:
         self._scratch = Scratch(spec, self._model, precision)
         self._one_pass = threading.Lock()  # passes share the scratch memory
         self._rows = RecycledRows(spec.vocab_size)
+        self._shelf = FeatureShelf()
+        self._taps: tuple[int, ...] = ()
+        self._tap_layers = np.empty(0, np.int64)
 
     @property
     def info(self) -> TargetInfo:
@@ -143,20 +147,23 @@ class FusedTarget:
             RuntimeError: a sequence's page table is too short for its rows (private sequences grow by themselves), or its
                 pages were made for another model.
         """
-        self._check(segments, taps)
+        self._check_taps(taps)
+        self._check(segments)
         for segment in segments:
             segment.kv.reserve(segment.kv.length + segment.count)
         rows = sum(segment.count for segment in segments)
         wanted = sum(max(0, segment.count - segment.logits_from) for segment in segments)
-        features = torch.empty(rows, len(taps) * self.spec.hidden_size, dtype=self.dtype) if taps else None
-        layers = np.array(taps, np.int64)
+        features, home, first = None, None, 0
         with self._one_pass:
+            if taps:
+                home, first = self._shelf.take(rows, len(taps) * self.spec.hidden_size, self.dtype)
+                features = home[first : first + rows]
             logits = self._rows.take(wanted)
             for piece in cut(segments, MAX_ROWS):
-                self._run(piece, layers, logits, features)
+                self._run(piece, self._tap_layers, logits, features)
         for segment in segments:
             segment.kv.written = segment.kv.length + segment.count
-        return TargetOutput(logits, features)
+        return TargetOutput(logits, features, home, first)
 
     def lm_head(self, hidden: torch.Tensor) -> torch.Tensor:
         """The bare LM head (no soft cap): ``[n, hidden]`` of any float dtype to float32 ``[n, vocab]``."""
@@ -176,7 +183,10 @@ class FusedTarget:
                 self._launch(program.start_head, call)
         return logits
 
-    def _check(self, segments: Sequence[Segment], taps: Sequence[int]) -> None:
+    def _check_taps(self, taps: Sequence[int]) -> None:
+        """Refuse taps that do not exist. Those of the last pass need no second look."""
+        if taps == self._taps:
+            return
         for layer in taps:
             if not 0 <= layer < self.spec.num_layers:
                 raise ModelError(
@@ -184,6 +194,9 @@ class FusedTarget:
                     f"tap layers must lie in 0..{self.spec.num_layers - 1} ({self.name} has "
                     f"{self.spec.num_layers} layers), got {layer}",
                 )
+        self._taps, self._tap_layers = tuple(taps), np.array(taps, np.int64)
+
+    def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             end = segment.kv.length + segment.count
             if end > self.spec.max_position:
