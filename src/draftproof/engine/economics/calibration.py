@@ -14,6 +14,9 @@ KEPT = 512
 FIT_EVERY = 64
 FIT_STEPS = 8
 """Outcomes and steps between two fits, at least."""
+FIT_SHARE = 0.5
+"""Outcomes between two fits, as a share of those the last one rested on: a fit takes a fifth of a small model's step, and what is
+known from many outcomes changes slowly."""
 RIDGE = 2.0
 """Pull of the weights to "the counts alone"."""
 NEUTRAL = np.array([0.0, 0.0, 1.0])
@@ -59,7 +62,8 @@ class ConfidenceMap:
             self._keep((self._seen + np.arange(count)) % KEPT, told)
         self._seen += count
         self._steps += 1
-        if self._seen - self._fitted >= FIT_EVERY and self._steps >= FIT_STEPS:
+        enough = max(FIT_EVERY, FIT_SHARE * min(self._fitted, KEPT))
+        if self._seen - self._fitted >= enough and self._steps >= FIT_STEPS:
             self._fitted, self._steps = self._seen, 0
             self._fit()
 
