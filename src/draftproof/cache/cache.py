@@ -45,6 +45,7 @@ class BlockCache:
         num_blocks: size of the pool.
         block_size: positions in a block.
         copy_block: called with (source, destination) to copy all that a block holds, both models'.
+        block_taken: called with a block that is about to get new content: what is known of the old is void.
         prefix_caching: False: nothing is ever found or remembered.
 
     Attributes:
@@ -60,6 +61,7 @@ class BlockCache:
         *,
         block_size: int = 64,
         copy_block: Callable[[int, int], None],
+        block_taken: Callable[[int], None] | None = None,
         prefix_caching: bool = True,
     ) -> None:
         if block_size < 1:
@@ -68,6 +70,7 @@ class BlockCache:
         self.prefix_caching = prefix_caching
         self.stats = CacheStats()
         self._copy_block = copy_block
+        self._block_taken = block_taken
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex()
         self._publisher = Publisher(self._pool, self._index, block_size)
@@ -90,7 +93,9 @@ class BlockCache:
 
     # ---- a sequence begins
 
-    def open(self, tokens: Sequence[int], *, limit: int, drafter: str | None) -> Opened:
+    def open(
+        self, tokens: Sequence[int], *, limit: int, drafter: str | None, or_without: bool = False
+    ) -> Opened:
         """A table for a sequence, with the longest cached prefix in place.
 
         Whole blocks are shared. Of one further block the leading positions are taken over: as they are where nobody
@@ -102,42 +107,54 @@ class BlockCache:
             limit: most positions to restore; ``len(tokens) - 1`` leaves one to compute.
             drafter: key of the drafter whose entries are wanted as well: the prefix ends where they do. None: the
                 target's alone count.
+            or_without: rather than end the prefix where the drafter's entries do, leave the drafter out: the table is then
+                for none (its `drafter` is None). Where the drafter's go as far as the target's nothing is different.
         """
-        table = BlockTable(drafter=drafter)
+        table = BlockTable(drafter=None if or_without else drafter)
         self._tables.add(table)
         if not self.prefix_caching:
+            table.drafter = drafter
             return Opened(table, 0, 0)
         limit = max(min(limit, len(tokens)), 0)
-        length = self._share_whole(table, tokens, limit)
+        length, whole = self._share_whole(table, tokens, limit, drafter)
         try:
-            length += self._take_part(table, tuple(tokens[length : min(length + self.block_size, limit)]))
+            rest = tuple(tokens[length : min(length + self.block_size, limit)])
+            more, also = self._take_part(table, rest, drafter)
         except BaseException:
             self._close(table)
             raise
-        table.drafter_length = 0 if drafter is None else length
+        length += more
+        table.drafter = drafter if whole and also == more else table.drafter
+        table.drafter_length = 0 if table.drafter is None else length
         self.stats.lookups += 1
         self.stats.asked_tokens += len(tokens)
         self.stats.hit_tokens += length
         self.stats.drafter_hit_tokens += table.drafter_length
         return Opened(table, length, table.drafter_length)
 
-    def _share_whole(self, table: BlockTable, tokens: Sequence[int], limit: int) -> int:
-        size = self.block_size
+    def _share_whole(
+        self, table: BlockTable, tokens: Sequence[int], limit: int, drafter: str | None
+    ) -> tuple[int, bool]:
+        """Positions shared, and whether all of them hold this drafter's entries too."""
+        size, whole = self.block_size, True
         key = ROOT
         for end in range(size, limit + 1, size):
             key = content_key(key, tokens[end - size : end])
             entry = self._index.find(key)
             if entry is None or entry.valid(table.drafter) < size:
                 break
+            whole = whole and entry.valid(drafter) == size
             self._pool.share(entry.block)
             table.blocks.append(entry.block)
             table.keys.append(key)
-        return len(table.blocks) * size
+        return len(table.blocks) * size, whole
 
-    def _take_part(self, table: BlockTable, tokens: tuple[int, ...]) -> int:
+    def _take_part(self, table: BlockTable, tokens: tuple[int, ...], drafter: str | None) -> tuple[int, int]:
+        """Positions taken over of one more block, and how many of them hold this drafter's entries too."""
         entry, length = self._index.best(last_key(table.keys), tokens, table.drafter)
         if entry is None:
-            return 0
+            return 0, 0
+        also = min(length, entry.valid(drafter))
         source = entry.block
         unheld = self._pool.references[source] == 0
         self._pool.share(source)  # or it might be evicted to make room for its own copy
@@ -153,8 +170,8 @@ class BlockCache:
             table.blocks.append(source)
         else:
             self._drop(source)
-            return 0
-        return length
+            return 0, 0
+        return length, also
 
     def fork(self, table: BlockTable) -> BlockTable:
         """A second table over the same blocks; whichever writes first to a shared one gets a copy."""
@@ -260,6 +277,12 @@ class BlockCache:
         if table.drafter_length > length:
             table.drafter_length = length
 
+    def forget_drafter(self, block: int, length: int) -> None:
+        """Of a cached block only the first `length` positions hold the drafter's entries from now on."""
+        entry = self._index.of_block(block)
+        if entry is not None:
+            entry.drafter_length = min(entry.drafter_length, length)
+
     # ---- a sequence ends
 
     def close(
@@ -330,6 +353,8 @@ class BlockCache:
         if evicted:
             self._index.remove(block)
             self.stats.evictions += 1
+        if self._block_taken is not None:
+            self._block_taken(block)
         return block
 
     def _copy(self, source: int) -> int:

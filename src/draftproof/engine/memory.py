@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from draftproof.cache import BlockCache, BlockTable
+from draftproof.engine.loft import Loft, Pending, cut, gather
 from draftproof.engine.sequence import KeptRows, Sequence, SequenceMemory
 from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import RequestError
@@ -24,8 +25,14 @@ from draftproof.models.kv import KEY_BLOCK, SequenceKV
 from draftproof.models.rows import TargetOutput
 
 FLUSH_AT = 128
-"""Decoded tokens whose context waits for the drafter at most, while nothing is drafted: in batches of this size a token costs a
-twentieth of what it costs alone."""
+"""Decoded tokens whose context waits for a drafter at most that has no pages or no taps."""
+LOFT_BYTES = 32 << 20
+"""Features that wait in the loft at most; and as much again for the sequences that run."""
+GAPS_BETWEEN_SCOUTS = 64
+"""While drafting rests: sequences that go undrafted behind a cached prefix without the drafter's part, until one is computed anew
+so that it can be tried."""
+LOOK_EVERY = 16
+"""Steps between two looks at how much waits."""
 FEW_ROWS = 64
 """Rows of a pass whose features may be kept as they are, for the sake of any of them."""
 
@@ -68,6 +75,11 @@ class KVMemory:
         drafter: whose context keys and values; None without one.
         num_blocks: of `KEY_BLOCK` positions each.
         prefix_caching: keep blocks of finished sequences for prompts that begin alike.
+
+    Attributes:
+        upkeep: what the drafter's context has cost.
+        resting: drafting has not paid for long. Nothing is then computed for the drafter's sake: a cached prefix serves where it
+            lacks the drafter's part (its sequence is not drafted), and features that nobody has asked for are given up.
     """
 
     def __init__(
@@ -75,10 +87,17 @@ class KVMemory:
     ) -> None:
         self.target = target
         self._pages = target.new_pages(num_blocks)
+        self._loft = Loft()
         self.cache = BlockCache(
-            num_blocks, block_size=KEY_BLOCK, copy_block=self._copy, prefix_caching=prefix_caching
+            num_blocks,
+            block_size=KEY_BLOCK,
+            copy_block=self._copy,
+            block_taken=self._loft.drop,
+            prefix_caching=prefix_caching,
         )
         self.upkeep = Upkeep()
+        self.resting = False
+        self._gaps = self._steps = 0
         self._drafters_seen = 0
         self.use_drafter(drafter)
 
@@ -97,8 +116,16 @@ class KVMemory:
             drafter.new_pages(self.cache.num_blocks) if drafter is not None and keeps else None
         )
         self._drafter_key = f"{drafter.name}#{self._drafters_seen}" if drafter is not None and keeps else None
+        # Without pages or features there is nothing that could wait for a block.
+        self._lazy = self._drafter_key is not None and drafter is not None and bool(drafter.tap_layer_ids)
+        self._loft.clear()
+        self._most_waiting = 0
+        if drafter is not None and self._lazy:
+            row = len(drafter.tap_layer_ids) * self.target.info.hidden_size * self.target.dtype.itemsize
+            self._most_waiting = max(FLUSH_AT, LOFT_BYTES // row)
 
     def _copy(self, source: int, destination: int) -> None:
+        self._loft.copy(source, destination)
         self._pages.copy(source, destination)
         if self._drafter_pages is not None and self.drafter is not None:
             self.drafter.copy_page(self._drafter_pages, source, destination)
@@ -107,7 +134,14 @@ class KVMemory:
         """Give a sequence memory, with what the prefix cache has of its tokens (all but the last at most)."""
         # Log-probabilities of a prompt are in no cache: its rows have to be computed.
         limit = 0 if sequence.request.lacks_prompt_logprobs else len(sequence.tokens) - 1
-        opened = self.cache.open(sequence.tokens, limit=limit, drafter=self._drafter_key)
+        goes_without = self.resting and self._gaps < GAPS_BETWEEN_SCOUTS
+        opened = self.cache.open(
+            sequence.tokens, limit=limit, drafter=self._drafter_key, or_without=goes_without
+        )
+        if opened.table.drafter != self._drafter_key:
+            self._gaps += 1
+        elif not goes_without:
+            self._gaps = 0
         try:
             sequence.memory = self._memory(opened.table, opened.length)
         except BaseException:  # of a drafter that cannot take the sequence
@@ -117,16 +151,65 @@ class KVMemory:
     def fork(self, leader: Sequence, sequence: Sequence) -> None:
         """Give a sequence the leader's memory, shared block by block until one of them writes."""
         source = leader.running_memory
-        self.take_in([leader])
-        sequence.memory = self._memory(self.cache.fork(source.table), source.kv.length)
-        sequence.memory.indexed_blocks = source.indexed_blocks
+        if not self._lazy:
+            self.take_in([leader])
+        memory = SequenceMemory(self.cache.fork(source.table), source.kv, None, source.draft_length)
+        memory.kv = SequenceKV(self._pages, memory.table.blocks, source.kv.length)
+        memory.indexed_blocks, memory.drafted = source.indexed_blocks, source.drafted
+        if self.drafter is not None and source.drafted:
+            gather(memory.waiting, source.waiting)
+            memory.draft_state = self.drafter.new_state(
+                self._drafter_pages, memory.table.blocks, source.draft_length
+            )
+        sequence.memory = memory
 
     def _memory(self, table: BlockTable, length: int) -> SequenceMemory:
         kv = SequenceKV(self._pages, table.blocks, length)
-        state = None
-        if self.drafter is not None:
-            state = self.drafter.new_state(self._drafter_pages, table.blocks, length)
-        return SequenceMemory(table, kv, state, length, indexed_blocks=length // KEY_BLOCK)
+        memory = SequenceMemory(table, kv, None, length, indexed_blocks=length // KEY_BLOCK)
+        memory.drafted = self.drafter is not None and table.drafter == self._drafter_key
+        if self.drafter is not None and memory.drafted:
+            if self._lazy:
+                memory.draft_length, memory.waiting = self._fetched(table.blocks, length)
+            memory.draft_state = self.drafter.new_state(
+                self._drafter_pages, table.blocks, memory.draft_length
+            )
+        return memory
+
+    def _fetched(self, blocks: list[int], length: int) -> tuple[int, list[KeptRows]]:
+        """Of a cached prefix: how far the drafter's entries go, and the features that wait for the rest.
+
+        Where entries follow behind some that are missing, the missing ones are made at once: a context only grows at its end.
+        """
+        start, waiting = length, list[KeptRows]()
+        for first in range(0, length, KEY_BLOCK):
+            pending = self._loft.find(blocks[first // KEY_BLOCK])
+            end = min(length, first + KEY_BLOCK)
+            held = min(end, pending.start) if pending is not None else end
+            if waiting and held > first:
+                self._make_entries([(list(blocks), Pending(start, tuple(waiting)))])
+                start, waiting = length, []
+            if pending is not None and held < end:
+                start = start if waiting else held
+                gather(waiting, cut(pending.pieces, 0, end - held))
+        return start, waiting
+
+    def _make_entries(self, late: Items[tuple[list[int], Pending]]) -> None:
+        """Let the drafter make entries from features, in blocks by the tables given."""
+        drafter = self.drafter
+        assert drafter is not None
+        updates = [
+            ContextUpdate(
+                drafter.new_state(self._drafter_pages, table, pending.start),
+                _joined(pending.pieces),
+                pending.start,
+            )
+            for table, pending in late
+        ]
+        started = time.perf_counter()
+        with undisturbed(self.target.device):
+            drafter.extend(updates)
+        self.upkeep.tokens += sum(pending.count for _, pending in late)
+        self.upkeep.seconds += time.perf_counter() - started
 
     def reserve(self, sequence: Sequence, rows: int) -> None:
         """Make the next `rows` positions writable.
@@ -154,7 +237,7 @@ class KVMemory:
             memory = sequence.running_memory
             kv = memory.kv
             kv.commit_to(kv.length + rows)
-            if self.drafter is None:
+            if not memory.drafted:
                 memory.draft_length = kv.length
             self.cache.trim(memory.table, kv.length)
         if self.drafter is not None and output.features is not None:
@@ -168,37 +251,75 @@ class KVMemory:
             prompts: those among them whose prompt was processed in this step: others may share it from the next one on.
             ended: those about to be closed; they are cheaper together than one by one.
         """
-        if self.drafter is not None:
+        if self._lazy:
+            self._steps += 1
+            if self._steps % LOOK_EVERY == 0 or prompts:
+                self._look_after(sequences)
+        elif self.drafter is not None:
             filled = [s for s in prompts if _has_new_block(s.running_memory)]
             gathered = [s for s in sequences if s.running_memory.waiting_length >= FLUSH_AT]
-            due = {id(s): s for s in (*filled, *gathered, *ended)}
-            # A drafter that fails here fails nobody: outputs are whole without it, and what waits is tried again, and its
-            # failure reported, when drafting needs it.
-            if due:
-                with suppress(Exception):
-                    self.take_in(list(due.values()))
+            self._try_to_take_in(list({id(s): s for s in (*filled, *gathered, *ended)}.values()))
         for sequence in sequences:
             memory = sequence.running_memory
-            if memory.draft_length // KEY_BLOCK > memory.indexed_blocks:
+            if (memory.kv.length if self._lazy else memory.draft_length) // KEY_BLOCK > memory.indexed_blocks:
                 self._index(sequence, memory)
 
+    def _look_after(self, sequences: Items[Sequence]) -> None:
+        """See to it that not too many features wait, for running sequences or in the loft."""
+        most = max(FLUSH_AT, self._most_waiting // max(1, len(sequences)))
+        self._try_to_take_in([s for s in sequences if s.running_memory.waiting_length >= most])
+        if self._loft.rows <= self._most_waiting:
+            return
+        late = self._loft.take_oldest(self._most_waiting // 2)
+        if not self.resting:
+            with suppress(Exception):
+                tables = [[block] * (1 + pending.start // KEY_BLOCK) for block, pending in late]
+                self._make_entries(list(zip(tables, (pending for _, pending in late), strict=True)))
+                return
+        for block, pending in late:
+            self.cache.forget_drafter(block, pending.start % KEY_BLOCK)
+
+    def _try_to_take_in(self, sequences: Items[Sequence]) -> None:
+        """A drafter that fails here fails nobody: outputs are whole without it, and what waits is tried again, and its failure
+        reported, when drafting needs it."""
+        if sequences:
+            with suppress(Exception):
+                self.take_in(sequences)
+
     def _index(self, sequence: Sequence, memory: SequenceMemory) -> None:
-        """Blocks are indexed once they hold both models' entries, so that a hit finds both."""
-        length = memory.draft_length
+        """Blocks are indexed once both models' entries are at hand, so that a hit finds both."""
+        drafted = memory.drafted and self._drafter_key is not None
+        length = memory.kv.length if self._lazy else memory.draft_length
+        self._leave(memory, length)
         self.cache.commit(
             memory.table,
             sequence.tokens,
             length,
-            drafter=self._drafter_key,
-            drafter_length=length if self._drafter_key else 0,
+            drafter=memory.table.drafter,
+            drafter_length=length if drafted else 0,
         )
         memory.indexed_blocks = length // KEY_BLOCK
+
+    def _leave(self, memory: SequenceMemory, length: int) -> None:
+        """Leave in the loft what the drafter has not taken in of the first `length` positions."""
+        if not self._lazy or not memory.drafted:
+            return
+        at = memory.draft_length
+        while at < length:
+            end = min(length, (at // KEY_BLOCK + 1) * KEY_BLOCK)
+            pieces = cut(memory.waiting, at - memory.draft_length, end - at)
+            self._loft.put(memory.table.blocks[at // KEY_BLOCK], Pending(at, tuple(pieces)))
+            at = end
 
     def take_in(self, sequences: Items[Sequence]) -> None:
         """Let the drafter take in all waiting context of these sequences, in one batch."""
         if self.drafter is None:
             return
-        late = [s.running_memory for s in sequences if s.running_memory.waiting_length > 0]
+        late = [
+            s.running_memory
+            for s in sequences
+            if s.running_memory.waiting_length > 0 and s.running_memory.drafted
+        ]
         if not late:
             return
         started = time.perf_counter()
@@ -206,6 +327,9 @@ class KVMemory:
             self.drafter.extend([_update(memory, bool(self.drafter.tap_layer_ids)) for memory in late])
         for memory in late:
             self.upkeep.tokens += memory.waiting_length
+            if self._lazy:
+                for block in memory.table.blocks[memory.draft_length // KEY_BLOCK :]:
+                    self._loft.drop(block)
             memory.draft_length = memory.kv.length
             memory.waiting.clear()
         self.upkeep.seconds += time.perf_counter() - started
@@ -214,7 +338,10 @@ class KVMemory:
         """Undo `open`, before anything was computed. What it found stays in the cache, to be found again."""
         memory = sequence.running_memory
         sequence.memory = None
-        self._close_table(memory.table, sequence.tokens, memory.kv.length, memory.draft_length, True)
+        length = memory.kv.length
+        self._close_table(
+            memory.table, sequence.tokens, length, length if self._lazy else memory.draft_length, True
+        )
 
     def close(self, sequence: Sequence, keep: bool = True) -> None:
         """Give a sequence's blocks back; with `keep`, what they hold stays in the prefix cache until space is needed.
@@ -222,16 +349,20 @@ class KVMemory:
         Without `keep` nothing of it is trusted: its blocks are wiped as well, unless others share them.
         """
         memory = sequence.running_memory
-        if keep and self._drafter_key is not None:
-            # The output is whole without, and the cache is told how far the drafter's entries go.
-            with suppress(Exception):
-                self.take_in([sequence])
-        if not keep:
-            self._pages.clear(self.cache.exclusive_blocks(memory.table))
-        sequence.memory = None
         # A block may have been verified beyond the token that ended the output.
         length = min(memory.kv.length, len(sequence.tokens))
-        self._close_table(memory.table, sequence.tokens, length, min(length, memory.draft_length), keep)
+        if not keep:
+            own = self.cache.exclusive_blocks(memory.table)
+            self._pages.clear(own)
+            for block in own:
+                self._loft.drop(block)
+        elif self._lazy:
+            self._leave(memory, length)
+        elif self._drafter_key is not None:
+            self._try_to_take_in([sequence])
+        sequence.memory = None
+        drafted = length if self._lazy else min(length, memory.draft_length)
+        self._close_table(memory.table, sequence.tokens, length, drafted, keep)
 
     def _close_table(
         self, table: BlockTable, tokens: Items[int], length: int, draft_length: int, keep: bool
@@ -240,8 +371,8 @@ class KVMemory:
             table,
             tokens,
             length,
-            drafter=self._drafter_key,
-            drafter_length=draft_length if self._drafter_key else 0,
+            drafter=table.drafter,
+            drafter_length=draft_length if table.drafter else 0,
             keep=keep,
         )
 
@@ -250,7 +381,8 @@ def _keep_features(kept: Items[tuple[Sequence, int, int]], output: TargetOutput)
     """Note where the features of the kept rows lie.
 
     Whoever keeps one row keeps the tensor it lies in alive: fine for a few rows, too much for prompts and for the rejected
-    drafts of many sequences. Of a large pass prompts get a copy of their own, and all the others one together.
+    drafts of many sequences. Of a large pass prompts get a copy of their own (but for one that is most of the pass), and all the
+    others one together.
     """
     features = output.features
     assert features is not None
@@ -269,7 +401,9 @@ def _keep_features(kept: Items[tuple[Sequence, int, int]], output: TargetOutput)
     shared = features[torch.tensor(together, device=features.device)] if together else features
     at = 0
     for sequence, first, rows in kept:
-        if rows > FEW_ROWS:
+        if rows > FEW_ROWS and 2 * rows > features.shape[0]:
+            _keep(sequence, features, first, rows)
+        elif rows > FEW_ROWS:
             _keep(sequence, features[first : first + rows].clone(), 0, rows)
         elif rows:
             _keep(sequence, shared, at, rows)
@@ -277,7 +411,10 @@ def _keep_features(kept: Items[tuple[Sequence, int, int]], output: TargetOutput)
 
 
 def _keep(sequence: Sequence, features: torch.Tensor, first: int, rows: int) -> None:
-    waiting = sequence.running_memory.waiting
+    memory = sequence.running_memory
+    waiting = memory.waiting
+    if not memory.drafted:
+        return
     if not waiting or not waiting[-1].goes_on(features, first, rows):
         waiting.append(KeptRows(features, first, rows))
 
@@ -288,8 +425,10 @@ def _has_new_block(memory: SequenceMemory) -> bool:
 
 
 def _update(memory: SequenceMemory, tapped: bool) -> ContextUpdate:
-    features = None
-    if tapped:
-        parts = [kept.rows() for kept in memory.waiting]
-        features = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return ContextUpdate(memory.draft_state, features, memory.draft_length)
+    return ContextUpdate(memory.draft_state, _joined(memory.waiting) if tapped else None, memory.draft_length)
+
+
+def _joined(pieces: Items[KeptRows]) -> torch.Tensor:
+    """The rows of all pieces, ``[n, taps * hidden]``; of a single one not copied."""
+    parts = [piece.rows() for piece in pieces]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -56,8 +56,10 @@ class SequenceMemory:
         draft_state: the drafter's memory of the sequence; None without a drafter.
         draft_length: tokens whose context the drafter has taken in.
         waiting: where the context features of the tokens after those lie, which are not yet taken in: the drafter's keys
-            and values are produced in batches, when a block fills or when drafting needs them.
+            and values are produced in batches, when drafting needs them.
         indexed_blocks: full blocks the prefix index knows of.
+        drafted: whether the drafter keeps up with the sequence, so that it can be drafted. Not without a drafter, nor behind a
+            cached prefix that lacks the drafter's part.
     """
 
     table: BlockTable
@@ -66,6 +68,7 @@ class SequenceMemory:
     draft_length: int
     waiting: list[KeptRows] = field(default_factory=list)
     indexed_blocks: int = 0
+    drafted: bool = True
 
     @property
     def waiting_length(self) -> int:

@@ -113,12 +113,20 @@ class StepRunner:
     def _draft(self, plan: StepPlan) -> DraftRound:
         """Drafts for the chunks that decode, as far as economics wants, the token budget allows and blocks are at hand."""
         by_chunk = DraftRound.none(len(plan.chunks))
-        places = [place for place, chunk in enumerate(plan.chunks) if chunk.decodes]
-        if self.drafter is None or not places:
+        if self.drafter is None:
+            return by_chunk
+        places = [
+            place
+            for place, chunk in enumerate(plan.chunks)
+            if chunk.decodes and chunk.sequence.running_memory.drafted
+        ]
+        if not places:
             return by_chunk
         sequences = [plan.chunks[place].sequence for place in places]
         others = sum(chunk.count for chunk in plan.chunks) - len(places)
-        if self.economist.rests([sequence.acceptance for sequence in sequences], others, plan.refilled):
+        rests = self.economist.rests([sequence.acceptance for sequence in sequences], others, plan.refilled)
+        self.memory.resting = self.economist.resting
+        if rests:
             return by_chunk
         wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]
         wanted = _within(self.economist.plan(wishes, others, plan.refilled), plan.room)

@@ -33,6 +33,8 @@ LONGEST_SLEEP = 48
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
 MOST_PATIENCE = 32
 """Tokens that a new sequence waits for its first trial at most."""
+LONG_REST = 256
+"""Steps without a draft, trials apart, after which nothing is done any more for the sake of drafts to come."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
@@ -76,6 +78,7 @@ class Economist:
         self._patience = FIRST_WAIT
         self._sleep = 0
         self._slept = 0
+        self._undrafted = 0
         self._cold = False
         self._warm = False
         self._sleepers: list[RequestAcceptance] = []
@@ -99,6 +102,11 @@ class Economist:
         if self.mode.kind == "off" or not self.max_draft_tokens:
             return True
         return self._still_asleep(requests, (other_rows, refilled))
+
+    @property
+    def resting(self) -> bool:
+        """Whether drafting has not paid for long. Trials go on, and end it."""
+        return self.mode.kind == "auto" and self._undrafted + self._slept >= LONG_REST
 
     def watches(self, draft_slots: int) -> bool:
         """Whether `observe_step` will look at a step with so many draft slots."""
@@ -138,6 +146,7 @@ class Economist:
             if not length and wish.room > 0:
                 request.idle += 1
         self._warm = any(lengths) and not any(request.probing for request in requests)
+        self._undrafted = 0 if self._warm else self._undrafted + 1
         if not any(lengths):
             self._cold = True
             if all(room):
@@ -176,6 +185,7 @@ class Economist:
             self._slept += 1
             return True
         # Counting is left for when somebody wants to know.
+        self._undrafted += self._slept
         self._probes.earn(self._slept)
         for request in self._sleepers:
             request.idle += self._slept
