@@ -13,7 +13,19 @@ from draftproof.errors import ALL
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "draftproof"
-ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "audit", "bench", "cli")
+ROOMS = (
+    "errors",
+    "verify",
+    "sampling",
+    "models",
+    "cache",
+    "engine",
+    "audit",
+    "bench",
+    "train",
+    "export",
+    "cli",
+)
 
 
 def first_line(file: Path) -> str:

@@ -12,8 +12,20 @@ import pytest
 
 PACKAGE = "draftproof"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
-ROOMS = ("errors", "verify", "sampling", "models", "cache", "engine", "audit", "bench", "cli")
-TOOLS = ("audit", "bench")
+ROOMS = (
+    "errors",
+    "verify",
+    "sampling",
+    "models",
+    "cache",
+    "engine",
+    "audit",
+    "bench",
+    "train",
+    "export",
+    "cli",
+)
+TOOLS = ("audit", "bench", "train", "export")
 """Rooms over the engine, of which none imports another."""
 
 
@@ -68,7 +80,8 @@ def module_of(file: Path) -> str:
 
 def test_every_folder_is_a_known_room() -> None:
     folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders <= set(ROOMS)
+    assert folders <= {*ROOMS, "drafters"}
+    assert not list((SOURCE / "drafters").rglob("*.py")), "drafters that come with the package are data"
     assert {path.name for path in SOURCE.glob("*.py")} == {"__init__.py"}
 
 

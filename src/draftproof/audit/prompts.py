@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from draftproof.engine import LLM
+from draftproof.engine.prompt_files import read_prompt_file
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.errors import RequestError
 
@@ -62,41 +61,23 @@ def read_prompts(path: Path | None, limit: int) -> list[AuditPrompt]:
     """Prompts to audit with, spread over their groups.
 
     Args:
-        path: a JSON Lines file, an object with a text `prompt` and optionally a text `group` a line; None: `BUILT_IN`.
+        path: a JSON Lines file, an object a line, as `engine.prompt_files` reads them; of a conversation the user's first
+            text is asked. None: `BUILT_IN`.
         limit: how many at most, >= 1. Groups take turns, each from its first prompt on.
 
     Raises:
         RequestError: DP460, the file cannot be read or a line is not such an object; DP461, no prompt is left.
     """
-    every = list(BUILT_IN) if path is None else _from_file(path)
+    if path is None:
+        every = list(BUILT_IN)
+    else:
+        every = [AuditPrompt(line.group, line.text) for line in read_prompt_file(path, "DP460")]
     chosen = _in_turn(every)[: max(0, limit)]
     if not chosen:
         raise RequestError(
             "DP461", f"no prompts: {path or 'the built-in set'} has {len(every)}, limit is {limit}"
         )
     return chosen
-
-
-def _from_file(path: Path) -> list[AuditPrompt]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise RequestError("DP460", f"cannot read the prompts in {path}: {reason}") from error
-    return [_from_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _from_line(path: Path, number: int, line: str) -> AuditPrompt:
-    try:
-        entry: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            "DP460", f"{path}, line {number}: expected a JSON object, got {line[:40]!r}"
-        ) from error
-    text = entry.get("prompt") if isinstance(entry, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise RequestError("DP460", f"{path}, line {number}: expected a field 'prompt' with a text in it")
-    return AuditPrompt(str(entry.get("group", "")), text)
 
 
 def _in_turn(prompts: Sequence[AuditPrompt]) -> list[AuditPrompt]:

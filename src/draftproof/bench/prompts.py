@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from draftproof.engine.prompt_files import read_prompt_file
 from draftproof.errors import RequestError
 
 MIXED = "mixed"
@@ -74,40 +75,18 @@ def read_prompts(path: Path | None) -> list[BenchPrompt]:
     """Prompts to measure with, in the file's order.
 
     Args:
-        path: JSON Lines, an object a line: a text `prompt`, or the first of `turns`; optionally a text `group`. None: `BUILT_IN`.
+        path: JSON Lines, an object a line, as `engine.prompt_files` reads them; of a conversation the user's first text is asked.
+            None: `BUILT_IN`.
 
     Raises:
         RequestError: DP470, the file cannot be read, a line is no such object, or there is none.
     """
     if path is None:
         return list(BUILT_IN)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RequestError("DP470", f"{path}: {reason}") from error
-    prompts = [
-        _prompt(line, f"{path}, line {number}")
-        for number, line in enumerate(text.split("\n"), 1)
-        if line.strip()
-    ]
+    prompts = [BenchPrompt(line.group or "prompts", line.text) for line in read_prompt_file(path, "DP470")]
     if not prompts:
         raise RequestError("DP470", f"{path}: expected a prompt a line, got an empty file")
     return prompts
-
-
-def _prompt(line: str, place: str) -> BenchPrompt:
-    try:
-        row = json.loads(line)
-        turns = row.get("turns")
-        text = turns[0] if turns else row["prompt"]
-        if not text.strip():
-            raise ValueError("empty")
-        return BenchPrompt(str(row.get("group") or "prompts"), text)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise RequestError(
-            "DP470", f"{place}: expected an object with a text under 'prompt', got {line.strip()[:40]!r}"
-        ) from error
 
 
 def workloads(

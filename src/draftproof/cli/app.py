@@ -10,10 +10,13 @@ import typer
 
 from draftproof import __version__
 from draftproof.cli.bench import bench
+from draftproof.cli.doctor import doctor
 from draftproof.cli.explain import explain
+from draftproof.cli.export import export
 from draftproof.cli.generate import generate
 from draftproof.cli.models import models
 from draftproof.cli.prove import prove
+from draftproof.cli.train import train
 from draftproof.errors import DraftproofWarning
 
 app = typer.Typer(
@@ -27,6 +30,9 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(bench)
 app.command()(models)
+app.command()(train)
+app.command()(export)
+app.command()(doctor)
 app.command()(explain)
 app.add_typer(prove)
 

@@ -25,7 +25,7 @@ def bench(
     drafter: Annotated[
         str,
         typer.Option(
-            help="none, ngram, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
+            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
         ),
     ] = "auto",
     dtype: Annotated[str, typer.Option(help="As in generate.")] = "auto",

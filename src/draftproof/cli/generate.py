@@ -54,7 +54,7 @@ def generate(
     drafter: Annotated[
         str,
         typer.Option(
-            help="none, ngram, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
+            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
         ),
     ] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,

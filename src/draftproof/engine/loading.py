@@ -13,6 +13,7 @@ from draftproof.engine.detokenize import TokenKinds
 from draftproof.errors import DrafterError, DraftproofWarning, ModelError, RequestError
 from draftproof.models.drafters import load_drafter
 from draftproof.models.drafters.base import Drafter
+from draftproof.models.drafters.shipped import default_drafter
 from draftproof.models.executor import TargetModel, load_target, without_fused
 from draftproof.models.linear import Route
 from draftproof.models.loading import read_config
@@ -149,13 +150,30 @@ def make_drafter(
 
     Raises:
         DrafterError: it cannot be read or does not fit (DP3xx).
+        DrafterError: DP548, DP549, ``"default"`` where the package has none for the target.
     """
     if drafter is None:
         return None
     if not isinstance(drafter, (str, Path)):
         return _ready_made(drafter, block_size)
+    return load_drafter(find_drafter(drafter, target.name), target.info, block_size)
+
+
+def find_drafter(drafter: str | Path, target: str) -> str | Path:
+    """Where a drafter lies: ``"ngram"`` as it is, ``"default"`` in the package, else a folder or what a hub id gives.
+
+    Args:
+        drafter: as for `LLM`; a folder called ``default`` is reached with ``./`` before it.
+        target: the target's name.
+
+    Raises:
+        DrafterError: DP548, DP549, there is no default drafter for this target.
+        ModelError: a hub id that cannot be fetched (DP2xx).
+    """
+    if drafter == "default":
+        return default_drafter(target)
     known = drafter == "ngram" or Path(drafter).exists()
-    return load_drafter(drafter if known else resolve_model(str(drafter)).path, target.info, block_size)
+    return drafter if known else resolve_model(str(drafter)).path
 
 
 def _ready_made(drafter: Drafter, block_size: int | None) -> Drafter:

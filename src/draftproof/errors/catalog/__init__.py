@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from draftproof.errors.catalog import audit, bench, drafters, engine, models, requests, targets, verify
+from draftproof.errors.catalog import (
+    audit,
+    bench,
+    doctor,
+    drafters,
+    engine,
+    export,
+    models,
+    requests,
+    targets,
+    training,
+    training_data,
+    training_run,
+    verify,
+)
 from draftproof.errors.explanation import Explanation
 
 ALL: tuple[Explanation, ...] = (
@@ -14,6 +28,11 @@ ALL: tuple[Explanation, ...] = (
     *engine.EXPLANATIONS,
     *audit.EXPLANATIONS,
     *bench.EXPLANATIONS,
+    *export.EXPLANATIONS,
+    *doctor.EXPLANATIONS,
+    *training.EXPLANATIONS,
+    *training_data.EXPLANATIONS,
+    *training_run.EXPLANATIONS,
 )
 _INDEX: dict[str, Explanation] = {key.lower(): entry for entry in ALL for key in (entry.code, entry.name)}
 

@@ -11,12 +11,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         title="The file with prompts cannot be read.",
         meaning=(
             "`draftproof prove --prompts` takes a JSON Lines file: one JSON object a line, with the text to ask under `prompt` "
-            "and, if there are several kinds, the kind under `group`. The file is missing, or a line is something else."
+            "(or as the first of `turns` or `messages`) and, if there are several kinds, the kind under `group`. The file is "
+            "missing, or a line is something else."
         ),
         triggers=(
             "A misspelt path.",
             "One JSON array instead of an object a line.",
-            "The text under another name, such as `text` or `messages`.",
+            "The text under another name, such as `text` or `question`.",
         ),
         fix="Mend the line that the message names.",
         before='{"text": "Why is the sky blue?"}',

@@ -11,8 +11,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         title="The file with the benchmark's prompts cannot be used.",
         meaning=(
             "`draftproof bench --prompts` takes a JSON Lines file: one JSON object a line, with a text under `prompt` (or a list "
-            "under `turns`, of which the first is asked) and the name of its group under `group`. The file is missing or empty, "
-            "or a line is something else."
+            "under `turns` or a conversation under `messages`, of which the user's first text is asked) and the name of its "
+            "group under `group`. The file is missing or empty, or a line is something else."
         ),
         triggers=(
             "A misspelt path.",

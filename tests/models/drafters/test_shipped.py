@@ -1,0 +1,86 @@
+"""``drafter="default"``: the drafter that comes with the package, found by the target's name."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from draftproof import SamplingParams
+from draftproof.engine import loading
+from draftproof.engine.loading import find_drafter
+from draftproof.errors import DrafterError
+from draftproof.models.drafters import shipped, write_random_checkpoint
+from draftproof.models.drafters.shipped import FOLDER, SHIPPED, ShippedDrafter, default_drafter
+from draftproof.models.registry import KNOWN_MODELS
+from support.llms import tiny_llm
+
+TABLE = (ShippedDrafter("llama", "tiny-llama"),)
+
+
+@pytest.fixture
+def own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with a stand-in drafter for the tiny target, whose name is ``llama``."""
+    info = tiny_llm().target.info
+    write_random_checkpoint(
+        tmp_path / "tiny-llama",
+        hidden_size=info.hidden_size,
+        vocab_size=info.vocab_size,
+        num_target_layers=info.num_layers,
+        target_layer_ids=(0, 2),
+        block_size=6,
+    )
+    monkeypatch.setattr(loading, "default_drafter", lambda target: default_drafter(target, TABLE, tmp_path))
+    return tmp_path
+
+
+def test_the_targets_name_finds_it(own_table: Path) -> None:
+    llm = tiny_llm().with_drafter("default", draft_mode="fixed=5")
+    assert llm.drafter is not None
+    assert (llm.drafter.name, llm.drafter.max_draft_tokens) == ("dflash", 5)
+    result = llm.generate("Hello", SamplingParams(temperature=0.0, max_tokens=8), progress=False)[0]
+    assert result.stats.drafted_tokens > 0
+    assert find_drafter("default", " LLAMA ") == own_table / "tiny-llama"
+
+
+def test_a_block_size_goes_along(own_table: Path) -> None:
+    llm = tiny_llm().with_drafter("default", block_size=3, draft_mode="fixed=2")
+    assert llm.drafter is not None
+    assert llm.drafter.max_draft_tokens == 2
+
+
+def test_another_target_has_none(own_table: Path) -> None:
+    with pytest.raises(DrafterError, match=r"'qwen3'; there is one for llama") as caught:
+        tiny_llm("qwen3").with_drafter("default")
+    assert caught.value.code == "DP548"
+
+
+@pytest.mark.parametrize("gone", ["config.json", "model.safetensors"])
+def test_a_file_that_is_gone_is_said(own_table: Path, gone: str) -> None:
+    (own_table / "tiny-llama" / gone).unlink()
+    with pytest.raises(DrafterError, match=f"lacks {gone}") as caught:
+        tiny_llm().with_drafter("default")
+    assert caught.value.code == "DP549"
+
+
+def test_a_folder_of_that_name_is_reached_by_its_path(
+    own_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_table / "default").mkdir()
+    monkeypatch.chdir(own_table)
+    assert find_drafter("default", "llama") == own_table / "tiny-llama"
+    assert find_drafter("./default", "llama") == "./default"
+
+
+def test_the_table_names_known_models_and_folders_that_are_packaged() -> None:
+    tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
+    known = {model.name for model in KNOWN_MODELS}
+    assert {entry.target for entry in SHIPPED} <= known
+    project = Path(shipped.__file__).parents[4]
+    with (project / "pyproject.toml").open("rb") as file:
+        patterns = tomllib.load(file)["tool"]["setuptools"]["package-data"]["draftproof"]
+    for entry in SHIPPED:
+        for name in ("config.json", "model.safetensors", "README.md"):
+            path = (FOLDER / entry.folder / name).relative_to(FOLDER.parent).as_posix()
+            assert any(fnmatch(path, pattern) for pattern in patterns), path
