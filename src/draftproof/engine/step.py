@@ -88,6 +88,8 @@ class StepRunner:
             clock.book(self.metrics, plan)
         self.metrics.steps += 1
         self.metrics.rows += rows
+        if drafted.sequences:
+            self._learn(verified)
         if size is not None:
             cost = StepCost(
                 rows=rows,
@@ -101,7 +103,7 @@ class StepRunner:
                 other_rows=size.other_rows,
                 context=size.context,
             )
-            self._observe(verified, cost)
+            self.economist.observe_step(cost)
         return progress
 
     def _is_watched(self, drafted: DraftRound) -> bool:
@@ -231,11 +233,10 @@ class StepRunner:
 
     # Learn
 
-    def _observe(self, verified: Items[_Verified], cost: StepCost) -> None:
+    def _learn(self, verified: Items[_Verified]) -> None:
         drafted = [one for one in verified if one.verdict.error is None and _was_drafted(one.work)]
         if drafted:
             self.economist.observe([_outcome(one) for one in drafted])
-        self.economist.observe_step(cost)
 
 
 def _was_drafted(work: Work) -> bool:

@@ -150,8 +150,9 @@ class EngineAcceptance:
         chances: np.ndarray,
         tried: np.ndarray,
         accepted: np.ndarray,
+        drafts: int = 1,
     ) -> None:
-        """Count the drafts of a step, one a request.
+        """Count the drafts of a step, one a request; or `drafts` of each together.
 
         Args:
             requests: whose drafts.
@@ -159,13 +160,13 @@ class EngineAcceptance:
             tried: how far each draft was tried, by position, ``[n, max_draft_tokens]``; fractions where only expected.
             accepted: the same of what was accepted.
         """
-        keep = np.array([REQUEST_MEMORY * IDLE_MEMORY**request.idle for request in requests])
+        keep = np.array([REQUEST_MEMORY**drafts * IDLE_MEMORY**request.idle for request in requests])
         counts = np.array([request.counts for request in requests])
         alarms = np.array([request.alarm for request in requests])
         learn(counts, keep, alarms, chances, tried, accepted, TURN, ALARM, ALARM_MEMORY)
         for request, row, alarm in zip(requests, counts, alarms.tolist(), strict=True):
             request.counts, request.alarm = row, alarm
-        self.counts *= ENGINE_MEMORY ** len(requests)
+        self.counts *= ENGINE_MEMORY ** (drafts * len(requests))
         self.counts[0] += tried.sum(0)
         self.counts[1] += accepted.sum(0)
         self._means, self._asked = None, []
