@@ -59,6 +59,13 @@ def test_what_is_written_loads_and_fits_the_target(tmp_path, folder, target, sha
     assert json.loads((where / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_others_may_read_what_is_written(tmp_path, target, shape):
+    where = write_drafter(tmp_path / "d", shape, initial_tensors(shape, target))
+    (tmp_path / "mine").write_text("")
+    mode = (tmp_path / "mine").stat().st_mode
+    assert {file.stat().st_mode for file in where.iterdir()} == {mode}
+
+
 def test_all_that_a_shape_says_comes_back(shape):
     rope = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}
     said = replace(

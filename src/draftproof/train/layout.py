@@ -227,7 +227,9 @@ def _fill(
     content = json.dumps(shape.to_json(dtype), indent=2) + "\n"
     for name, text in {**files, "config.json": content}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    folder.chmod(0o755)  # a temporary folder is its owner's alone
+    # A temporary folder, and what safetensors writes, are their owner's alone.
+    folder.chmod(0o755)
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 
 def _swap(fresh: Path, folder: Path) -> None:

@@ -1,0 +1,124 @@
+"""`draftproof train`, from the command line to a drafter that `generate` can use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import Run
+
+SMALL = (
+    *(
+        "--preset",
+        "tiny",
+        "--max-tokens",
+        "16",
+        "--anchors",
+        "4",
+        "--eval-prompts",
+        "1",
+        "--eval-tokens",
+        "8",
+    ),
+    *("--final-tokens", "8", "--device", "cpu"),
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    """Options that name prompts, held-out prompts and an output folder."""
+    prompts = [{"group": "sums", "prompt": f"What is {n} and {n}?"} for n in range(8)]
+    held_out = [{"group": "talk", "prompt": "Say something about the sea."}]
+    options: list[str] = []
+    for option, rows in (("--prompts", prompts), ("--held-out", held_out)):
+        path = tmp_path / f"{option.strip('-')}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        options += [option, str(path)]
+    return (*options, "--out", str(tmp_path / "drafter"))
+
+
+def test_it_trains_a_drafter_that_generate_takes(
+    run: Run, tiny_model: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run("train", "--target", tiny_model, *files, *SMALL, "--steps", "3", "--json")
+    assert done.status == 0, done.err
+    document = json.loads(done.out)
+    assert (document["schema"], document["steps"]) == (1, 3)
+    assert document["final"]["groups"][0]["group"] == "talk"
+    for said in ("about what is left to do", "8 answers of the target", "step 3: decodes", "the best so far"):
+        assert said in done.err
+    used = run(
+        *("generate", "What is 3 and 3?", "--model", tiny_model, "--drafter", document["out"]),
+        *("--max-tokens", "12", "--temperature", "0", "--compare", "--draft-mode", "fixed=7"),
+    )
+    assert used.status == 0, used.err
+    again = run("train", "--target", tiny_model, *files, *SMALL, "--steps", "3", "--no-estimate")
+    assert again.status == 0
+    assert "the drafter of step 3" in " ".join(again.out.split())
+    assert "acceptance length" in again.out
+    assert "going on after step 3" in again.err
+    assert (tmp_path / "drafter.training" / "run.json").exists()
+
+
+def test_the_estimate_alone_writes_no_answer(
+    run: Run, tiny_model: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run("train", "--target", tiny_model, *files, *SMALL, "--time-limit", "2", "--estimate")
+    assert (done.status, done.out) == (0, "")
+    for said in ("answers", "features", "training", "about", "2m 00s", "times through the data"):
+        assert said in done.err
+    assert not (tmp_path / "drafter").exists()
+    assert not (tmp_path / "drafter.training" / "responses.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ((), "DP520", "a run needs an end"),
+        (("--steps", "3", "--preset", "vast"), "DP520", "preset must be one of tiny, small, base"),
+        (("--steps", "3", "--taps", "1,x"), "DP520", "taps: expected layer numbers with commas"),
+        (("--steps", "3", "--taps", "40"), "DP257", "40"),
+        (("--steps", "3", "--batch", "3"), "DP520", "multiple of micro_batch"),
+        (("--steps", "3", "--prompts", "nowhere.jsonl"), "DP500", "nowhere.jsonl"),
+    ],
+)
+def test_mistakes_end_in_a_coded_line(
+    options: tuple[str, ...], code: str, said: str, run: Run, tiny_model: str, files: tuple[str, ...]
+) -> None:
+    done = run("train", "--target", tiny_model, *files, "--preset", "tiny", "--device", "cpu", *options)
+    assert done.status == 2
+    assert f"error[{code}]" in done.err
+    assert said in done.err
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(
+    run: Run, tiny_model: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = ("train", "--target", tiny_model, *files, *SMALL, "--no-estimate", "--time-limit", "10")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "draftproof.cli", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    steps = tmp_path / "drafter.training" / "steps.jsonl"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if steps.exists() and steps.stat().st_size:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "the same command goes on from there" in err
+    learnt = len(steps.read_text().splitlines())
+    done = run(*options[:-2], "--steps", str(learnt + 2), "--json")
+    assert done.status == 0, done.err
+    assert f"going on after step {learnt}" in done.err
+    assert json.loads(done.out)["steps"] == learnt + 2
