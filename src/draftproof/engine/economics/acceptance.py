@@ -22,8 +22,8 @@ START_WEIGHT = 1.5
 REQUEST_WEIGHT = 8.0
 """Pseudo counts of the engine's mean in a request's estimate."""
 POOL_WEIGHT = 8.0
-"""Pseudo counts that hold a request's odds at the engine's. With half of both weights, chance runs of failures end drafting too soon: it
-costs 1 to 2% in simulations of a fast target on which drafts pay by 10%."""
+"""Pseudo counts that hold a request's odds at the engine's. With half of both weights, chance runs of failures end drafting too
+soon: it costs 1 to 2% in simulations of a fast target on which drafts pay by 10%."""
 WEIGHTS = (REQUEST_WEIGHT, POOL_WEIGHT)
 REQUEST_MEMORY = 0.95
 """What a request's counts keep at each of its drafts: about 20 drafts are remembered."""
