@@ -175,7 +175,7 @@ def _truncated(model: str, folder: Path) -> str:
     [
         ("DP401", [""]),
         ("DP401", ["  \n"]),
-        ("DP402", ["long " * 200]),
+        ("DP402", ["long " * 2000]),
         ("DP420", ["Hello", "--temperature", "-1"]),
         ("DP200", ["Hello", "--model", "no-such-model"]),
         ("DP201", ["Hello", "--model", "./no/such/folder"]),
@@ -217,7 +217,8 @@ def test_bad_input_is_a_coded_error(
 
 def _endless(model: str) -> subprocess.Popen[bytes]:
     """A run that takes long enough to be disturbed."""
-    sampling = ("--max-tokens", "500", "--temperature", "2", "--seed", "1", "--drafter", "none")
+    length = ("--min-tokens", "4000", "--max-tokens", "4000")
+    sampling = (*length, "--temperature", "2", "--seed", "1", "--drafter", "none")
     program = [sys.executable, "-m", "draftproof.cli", "generate", "Hello", "--model", model, *sampling]
     return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

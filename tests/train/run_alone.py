@@ -21,10 +21,10 @@ from draftproof.train.watch import Watch
 
 
 class Killer(Watch):
-    """Ends this process, without a chance to tidy up, so many seconds after a stage has begun."""
+    """Ends this process, without a chance to tidy up, so many seconds after a stage has begun, or as the next one begins."""
 
     def __init__(self, stage: str, seconds: float) -> None:
-        self._stage, self._seconds = stage, seconds
+        self._stage, self._seconds, self._armed = stage, seconds, False
 
     def stage(self, progress: StageProgress) -> None:
         self._arm(progress.stage)
@@ -33,11 +33,19 @@ class Killer(Watch):
         self._arm("training")
 
     def _arm(self, stage: str) -> None:
-        if stage == self._stage:
-            self._stage = ""
-            timer = threading.Timer(self._seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        if stage != self._stage:
+            if self._armed:
+                _die()
+            return
+        if not self._armed:
+            self._armed = True
+            timer = threading.Timer(self._seconds, _die)
             timer.daemon = True
             timer.start()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed(job: TrainJob, settings: TrainSettings, stage: str, seconds: float) -> int:
