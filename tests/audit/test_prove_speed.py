@@ -182,7 +182,14 @@ def test_it_needs_a_drafter_and_sizes_in_range(llm: LLM) -> None:
     with pytest.raises(RequestError) as caught:
         prove_speed(tiny_llm(), PROMPTS)
     assert caught.value.code == "DP463"
-    for wrong in ({"batches": ()}, {"batches": (1, 0)}, {"pairs": 0}, {"max_tokens": 0}):
+    for wrong in (
+        {"batches": ()},
+        {"batches": (1, 0)},
+        {"pairs": 0},
+        {"max_tokens": 0},
+        {"draft_mode": "off"},
+        {"draft_mode": "fixed=0"},
+    ):
         with pytest.raises(RequestError) as caught:
             SpeedOptions(**wrong)  # type: ignore[arg-type]
         assert caught.value.code == "DP462"

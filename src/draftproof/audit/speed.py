@@ -12,6 +12,7 @@ from draftproof.audit.prompts import AuditPrompt, encoded
 from draftproof.audit.runs import AuditRequest, drafted, run_together
 from draftproof.audit.watch import Budget, Clock, Watcher, nobody
 from draftproof.engine import LLM, EngineOptions, Metrics
+from draftproof.engine.economics import DraftMode
 from draftproof.errors import RequestError
 from draftproof.models.executor import precision_of
 from draftproof.sampling import SamplingParams
@@ -50,6 +51,12 @@ class SpeedOptions:
         _check("batch", min(self.batches, default=0))
         _check("pairs", self.pairs)
         _check("max_tokens", self.max_tokens)
+        mode = DraftMode.parse(self.draft_mode)
+        if mode.kind == "off" or (mode.kind == "fixed" and not mode.length):
+            raise RequestError(
+                "DP462",
+                f"draft_mode must be auto or fixed=N with N >= 1, to be held against off; got {self.draft_mode!r}",
+            )
 
 
 def _check(name: str, value: int) -> None:
