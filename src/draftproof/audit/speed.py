@@ -55,7 +55,7 @@ class SpeedOptions:
         if mode.kind == "off" or (mode.kind == "fixed" and not mode.length):
             raise RequestError(
                 "DP462",
-                f"draft_mode must be auto or fixed=N with N >= 1, to be held against off; got {self.draft_mode!r}",
+                f"draft_mode must be auto or fixed=N with N >= 1: it is held against off; got {self.draft_mode!r}",
             )
 
 
