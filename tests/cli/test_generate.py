@@ -220,7 +220,12 @@ def _endless(model: str) -> subprocess.Popen[bytes]:
     length = ("--min-tokens", "4000", "--max-tokens", "4000")
     sampling = (*length, "--temperature", "2", "--seed", "1", "--drafter", "none")
     program = [sys.executable, "-m", "draftproof.cli", "generate", "Hello", "--model", model, *sampling]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_hear_ctrl_c)
+
+
+def _hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts in turn."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tiny_model: str) -> None:
