@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.engine.economics import CostCurve, CostTable
-from draftproof.engine.economics.choice import MARGIN, MARGIN_TOGETHER, StepShape, best_lengths
+from draftproof.engine.economics.choice import (
+    MARGIN,
+    MARGIN_TO_STAY,
+    MARGIN_TOGETHER,
+    StepShape,
+    best_lengths,
+)
 
 FREE = CostCurve([1], [1e-9])
 
@@ -148,3 +155,21 @@ def test_rows_that_will_be_trimmed_are_not_paid_for() -> None:
 
 def test_no_room_is_no_draft() -> None:
     assert best_lengths(np.zeros((3, 7)), shape(3), true_costs()).lengths.tolist() == [0, 0, 0]
+
+
+def test_one_sequence_that_is_drafted_goes_on_at_a_small_loss() -> None:
+    """Not so one that is not drafted, nor several, nor at a larger loss."""
+    costs = CostTable(target_curve(), drafter_curve(), FREE)
+    even = float(costs.target.one(2, 1) + costs.drafter.one(1, 1)) / float(costs.target.one(1, 1)) - 1.0
+
+    def drafts(chance: float, n: int, warm: bool) -> int:
+        step = replace(shape(n), warm=warm)
+        return int(best_lengths(chains([[chance]] * n), step, costs).lengths[0])
+
+    small_loss = even + 0.7 * MARGIN_TO_STAY * (1.0 + even)
+    assert MARGIN_TO_STAY < 0 < MARGIN
+    assert drafts(small_loss, 1, warm=True) == 1
+    assert drafts(small_loss, 1, warm=False) == 0
+    assert drafts(even + 1.3 * MARGIN_TO_STAY * (1.0 + even), 1, warm=True) == 0
+    assert drafts(even + 0.5 * MARGIN * (1.0 + even), 1, warm=False) == 0
+    assert drafts(even + 1.5 * MARGIN * (1.0 + even), 1, warm=False) == 1

@@ -2,8 +2,9 @@
 
 The number estimated for position j is P(draft j accepted | the drafts before it accepted). Counts are forgotten
 exponentially. A request's estimate is the mean of a Beta distribution whose prior is the engine's mean at that
-position, its odds moved by how the request has fared so far at all positions together; the engine's is shrunk to
-the position before, the first one to `START`.
+position, its odds moved by how the request has fared so far at all other positions together; the engine's is shrunk to
+the position before, the first one to `START`. What a draft did at a position counts once: moving the odds by it too would
+end drafting after two failures in a row.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ START = 0.5
 """Acceptance assumed of an unknown drafter."""
 START_WEIGHT = 1.5
 """In pseudo counts: small, so that a useless drafter is known for one after about three drafts."""
-REQUEST_WEIGHT = 8.0
+REQUEST_WEIGHT = 12.0
 """Pseudo counts of the engine's mean in a request's estimate."""
-POOL_WEIGHT = 8.0
-"""Pseudo counts that hold a request's odds at the engine's. With half of both weights, chance runs of failures end drafting too
-soon: it costs 1 to 2% in simulations of a fast target on which drafts pay by 10%."""
+POOL_WEIGHT = 12.0
+"""Pseudo counts that hold a request's odds at the engine's. With a third of both weights, chance runs of failures end drafting
+too soon, which costs 1 to 3% in simulations of a fast target on which drafts pay by 10%; with twice as much, texts on which they do
+not pay are found out too late."""
 WEIGHTS = (REQUEST_WEIGHT, POOL_WEIGHT)
 REQUEST_MEMORY = 0.95
 """What a request's counts keep at each of its drafts: about 20 drafts are remembered."""
 IDLE_MEMORY = 0.98
 """What they keep at each token written without a draft: the text may have moved on."""
 TURN = 8.0
-ALARM = 4.0
-ALARM_MEMORY = 0.2
-"""See `EngineAcceptance.observe`: odds taken for a turn for the worse, evidence asked for, what is kept then."""
+ALARM = 6.0
+"""A turn for the worse: odds so many times lower, and the evidence asked for. See `EngineAcceptance._after_alarms`."""
 FIRST_WAIT = 4
 LONGEST_WAIT = 48
 """Tokens between two trials of a sequence that is not drafted: doubled with each that fails. What trials may cost
@@ -121,6 +122,11 @@ class EngineAcceptance:
             self._means = np.array(means)
         return self._means
 
+    @property
+    def drafts(self) -> float:
+        """Drafts remembered."""
+        return float(self.counts[0, 0])
+
     def of(self, requests: Sequence[RequestAcceptance]) -> np.ndarray:
         """Estimates for these requests, float64 ``[n, max_draft_tokens]``; not to be changed."""
         if self._asked != requests:  # a step asks when it plans, and again when it learns
@@ -137,11 +143,12 @@ class EngineAcceptance:
         counts = np.array([request.counts for request in requests])
         tried, accepted = counts[:, 0], counts[:, 1]
         means = self.means
-        expected = tried @ means
-        total, kept = tried.sum(1), accepted.sum(1)
+        # Of the other positions: what was tried at the position itself counts below.
+        expected = (tried @ means)[:, None] - tried * means
+        total, kept = tried.sum(1, keepdims=True) - tried, accepted.sum(1, keepdims=True) - accepted
         odds = (kept + POOL_WEIGHT) / (expected + POOL_WEIGHT)
         odds *= (total - expected + POOL_WEIGHT) / (total - kept + POOL_WEIGHT)
-        moved = means * odds[:, None]
+        moved = means * odds
         prior = moved / (1.0 - means + moved)
         return (accepted + REQUEST_WEIGHT * prior) / (tried + REQUEST_WEIGHT)
 
@@ -164,7 +171,7 @@ class EngineAcceptance:
         keep = np.array([REQUEST_MEMORY**drafts * IDLE_MEMORY**request.idle for request in requests])
         counts = np.array([request.counts for request in requests])
         alarms = np.array([request.alarm for request in requests])
-        learn(counts, keep, alarms, chances, tried, accepted, TURN, ALARM, ALARM_MEMORY)
+        learn(counts, keep, alarms, chances, tried, accepted, TURN, ALARM, REQUEST_WEIGHT)
         for request, row, alarm in zip(requests, counts, alarms.tolist(), strict=True):
             request.counts, request.alarm = row, alarm
         self.counts *= ENGINE_MEMORY ** (drafts * len(requests))
@@ -178,17 +185,21 @@ class EngineAcceptance:
     ) -> None:
         """The requests' part of `observe` in plain numpy."""
         keep = np.array([REQUEST_MEMORY * IDLE_MEMORY**request.idle for request in requests])
-        keep *= EngineAcceptance._after_alarms(requests, chances, tried, accepted)
         news = np.stack([tried, accepted], axis=1)
         counts = np.array([request.counts for request in requests]) * keep[:, None, None] + news
+        EngineAcceptance._after_alarms(requests, counts, chances, tried, accepted)
         for request, row in zip(requests, counts, strict=True):
             request.counts = row
 
     @staticmethod
     def _after_alarms(
-        requests: Sequence[RequestAcceptance], chances: np.ndarray, tried: np.ndarray, accepted: np.ndarray
-    ) -> np.ndarray:
-        """What share of its counts each request keeps: all, or little where the text has turned for the worse.
+        requests: Sequence[RequestAcceptance],
+        counts: np.ndarray,
+        chances: np.ndarray,
+        tried: np.ndarray,
+        accepted: np.ndarray,
+    ) -> None:
+        """Where a text has turned for the worse, believe it: `counts` change so that estimates become what was found.
 
         A running sum of log likelihood ratios, of odds `TURN` times lower against the estimate, kept from falling
         below 0, gives the alarm (Page 1954, *Continuous inspection schemes*).
@@ -197,10 +208,9 @@ class EngineAcceptance:
         gain = accepted * np.log(worse / chances) + (tried - accepted) * np.log(
             (1.0 - worse) / (1.0 - chances)
         )
-        keep = np.ones(len(requests))
         for index, (request, more) in enumerate(zip(requests, gain.sum(1).tolist(), strict=True)):
             request.alarm = max(0.0, request.alarm + more)
             if request.alarm > ALARM:
                 request.alarm = 0.0
-                keep[index] = ALARM_MEMORY
-        return keep
+                counts[index, 0] = REQUEST_WEIGHT
+                counts[index, 1] = REQUEST_WEIGHT * np.maximum(0.0, 2.0 * worse[index] - chances[index])

@@ -16,7 +16,7 @@ LEAST = 1e-3
 MARGIN = 0.03
 """Drafting must promise this much more than not drafting: estimates err, deciding costs time too, and the known is better when
 even."""
-MARGIN_TO_STAY = -0.02
+MARGIN_TO_STAY = -0.04
 """A sequence alone that is being drafted goes on until drafting promises to lose this much: a few drafts say little about what
 comes, and to stop for a while and start again costs more than to go on at a small loss."""
 MARGIN_TOGETHER = 0.05
@@ -248,7 +248,7 @@ def best_lengths_reference(
     if worth is not flat:
         tokens = n * n / (n - _running(worth[order]))
     rates = tokens / seconds
-    best = int(rates.argmax())
+    best = 1 + int(rates[1:].argmax()) if len(rates) > 1 else 0
     if rates[best] <= rates[0] * (1.0 + _margin(shape, drafted)):
         best = 0
     rate = float(rates[best])

@@ -105,8 +105,8 @@ def lengths_of(
         counted[m] = tokens if refilled else n * n / (n - saved)
         times[m] = _seconds(target, rows, float(n)) + extra
         beside[m] = _seconds(target, rows + other_rows, float(n)) + extra if other_rows else 0.0
-    best = 0
-    for m in range(1, count + 1):
+    best = min(1, count)
+    for m in range(2, count + 1):
         if counted[m] / times[m] > counted[best] / times[best]:
             best = m
     if counted[best] / times[best] <= counted[0] / times[0] * (1.0 + margin):
@@ -134,9 +134,12 @@ def estimates_of(counts, means, request_weight, pool_weight):
             expected += counts[i, 0, j] * means[j]
             total += counts[i, 0, j]
             kept += counts[i, 1, j]
-        odds = (kept + pool_weight) / (expected + pool_weight)
-        odds *= (total - expected + pool_weight) / (total - kept + pool_weight)
         for j in range(most):
+            # Of the other positions: what was tried here counts below.
+            there, good = total - counts[i, 0, j], kept - counts[i, 1, j]
+            hoped = expected - counts[i, 0, j] * means[j]
+            odds = (good + pool_weight) / (hoped + pool_weight)
+            odds *= (there - hoped + pool_weight) / (there - good + pool_weight)
             moved = means[j] * odds
             prior = moved / (1.0 - means[j] + moved)
             chances[i, j] = (counts[i, 1, j] + request_weight * prior) / (counts[i, 0, j] + request_weight)
@@ -319,7 +322,7 @@ def outcomes_of(ends, sizes, confidence, chances, weights):
 
 
 @_compile
-def learn(counts, keep, alarms, chances, tried, accepted, turn, alarm, alarm_memory):
+def learn(counts, keep, alarms, chances, tried, accepted, turn, alarm, weight):
     """`EngineAcceptance.learn`: changes counts ``[n, 2, most]`` and alarms ``[n]`` in place."""
     n, _, most = counts.shape
     for i in range(n):
@@ -333,12 +336,17 @@ def learn(counts, keep, alarms, chances, tried, accepted, turn, alarm, alarm_mem
                 more += (tried[i, j] - accepted[i, j]) * math.log((1.0 - worse) / (1.0 - chance))
         alarms[i] = max(0.0, alarms[i] + more)
         kept = keep[i]
-        if alarms[i] > alarm:
+        turned = alarms[i] > alarm
+        if turned:
             alarms[i] = 0.0
-            kept *= alarm_memory
         for j in range(most):
             counts[i, 0, j] = counts[i, 0, j] * kept + tried[i, j]
             counts[i, 1, j] = counts[i, 1, j] * kept + accepted[i, j]
+            if turned:  # as many pseudo counts as the engine's mean has, so that the two together say `worse`
+                chance = chances[i, j]
+                worse = chance / (turn - (turn - 1.0) * chance)
+                counts[i, 0, j] = weight
+                counts[i, 1, j] = weight * max(0.0, 2.0 * worse - chance)
 
 
 def warm_up() -> None:
@@ -375,4 +383,4 @@ def warm_up() -> None:
         32.0,
     )
     outcomes_of(np.ones((1, 2), np.int64), np.zeros(1, np.int64), np.empty(0), chances, np.ones(3))
-    learn(np.zeros((1, 2, 1)), one, np.zeros(1), chances, np.ones((1, 1)), np.ones((1, 1)), 8.0, 4.0, 0.2)
+    learn(np.zeros((1, 2, 1)), one, np.zeros(1), chances, np.ones((1, 1)), np.ones((1, 1)), 8.0, 4.0, 8.0)

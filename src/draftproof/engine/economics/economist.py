@@ -36,8 +36,10 @@ MOST_PATIENCE = 32
 LONG_REST = 256
 """Steps without a draft, trials apart, after which nothing is done any more for the sake of drafts to come."""
 HOLD = 3
-"""While a sequence alone is drafted and its last draft was of use, so many steps go on as the last one, and are learned from
-together: thinking costs a twentieth of a small model's drafted step."""
+"""While a sequence alone is drafted, so many steps go on as the last one, and are learned from together: thinking costs a
+twentieth of a small model's drafted step. Not after a draft that was of no use, until the sequence is known."""
+KNOWN = 8.0
+"""Drafts, as remembered, that make a sequence, or the drafter, known."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
@@ -197,7 +199,14 @@ class Economist:
             ],
             np.float64,
         )
-        shape = StepShape(len(wishes), other_rows, numbers[1], numbers[2], refilled, self._warm)
+        shape = StepShape(
+            len(wishes),
+            other_rows,
+            numbers[1],
+            numbers[2],
+            refilled,
+            self._warm and self._engine.drafts >= KNOWN,
+        )
         counts = np.array([request.counts for request in requests])
         choice, chances = plan_lengths(
             counts, self._engine.means, WEIGHTS, numbers[0], self._confidence.skill, shape, self.costs
@@ -263,9 +272,9 @@ class Economist:
         if self.mode.kind != "auto" or not seen:
             return
         self._sleep = 0
-        if self._held and len(seen) == 1 and seen[0].accepted and len(self._unlearned) < HOLD:
+        if self._held and len(seen) == 1 and len(self._unlearned) < HOLD and _may_wait(seen[0]):
             self._unlearned.append(seen[0])
-            seen[0].acceptance.settle(True)
+            seen[0].acceptance.settle(seen[0].accepted > 0)
             return
         late, self._unlearned = self._unlearned, []
         if late and late[-1].acceptance is not seen[0].acceptance:
@@ -310,6 +319,11 @@ class Economist:
     def acceptance_by_position(self) -> list[float]:
         """The engine's estimate of P(draft j accepted | those before it accepted), j = 1, 2, ..."""
         return [float(mean) for mean in self._engine.means]
+
+
+def _may_wait(outcome: DraftOutcome) -> bool:
+    """Whether a draft may be learned from later, with those after it."""
+    return outcome.accepted > 0 or float(outcome.acceptance.counts[0, 0]) >= KNOWN
 
 
 def _shape(wishes: Sequence[DraftWish], other_rows: int, refilled: bool) -> StepShape:
