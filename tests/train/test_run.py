@@ -127,6 +127,7 @@ def test_held_out_prompts_are_refused_or_left_out(case: Case, tmp_path: Path) ->
     with pytest.raises(RequestError, match="held out for measuring") as refused:
         train(job, tiny_settings(steps=1))
     assert refused.value.code == "DP504"
+    assert not list(tmp_path.glob("*.training")), "a run that never began leaves nothing behind"
     report = train(replace(job, drop_leaks=True), tiny_settings(steps=1))
     answered = [row for row in rows(report.folder / "responses.jsonl") if "prompt_ids" in row]
     assert len(answered) == 20

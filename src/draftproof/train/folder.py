@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,15 @@ class RunFolder:
         try:
             yield
         finally:
+            self._remove_if_unused()
             lock.release()
+
+    def _remove_if_unused(self) -> None:
+        """A run that was refused before it began leaves nothing behind."""
+        if [path.name for path in self.path.iterdir()] == ["lock"]:
+            with suppress(OSError):  # an open file cannot be removed everywhere
+                (self.path / "lock").unlink()
+                self.path.rmdir()
 
     def empty(self) -> None:
         """Forget the run, all but the target's answers: they say themselves what they are answers to."""
@@ -83,7 +91,10 @@ def insist_same(path: Path, document: dict[str, Any]) -> None:
         return
     if other := differing(known, document):
         said = "; ".join(f"{name} was {known.get(name)!r}, is {document.get(name)!r}" for name in other[:4])
-        raise RequestError("DP521", f"{path.parent} holds another run: {said}")
+        raise RequestError(
+            "DP521",
+            f"{path.parent} holds another run: {said}; give this one another --out, or start over with --restart",
+        )
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
