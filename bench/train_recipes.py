@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -66,7 +67,8 @@ class Outcome:
 def outcome_of(name: str, run: Path) -> Outcome:
     """Read what a finished run left."""
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text("utf-8").splitlines()]
-    step_s = statistics.median(step["seconds"] for step in steps)
+    clock = [0.0, *(step["seconds"] for step in steps)]
+    step_s = statistics.median(after - before for before, after in pairwise(clock))
     accepted = [step["accepted"] for step in steps]
     curve = [
         (end * step_s, statistics.fmean(accepted[max(0, end - LAST) : end]))

@@ -6,7 +6,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+import torch
+
 from draftproof.engine.commit import CommittedBlock
+from draftproof.engine.crew import Crew
 from draftproof.engine.economics import Economist
 from draftproof.engine.faults import as_coded
 from draftproof.engine.memory import KVMemory, blocks_within
@@ -70,6 +73,7 @@ class EngineCore:
         self._scheduler = Scheduler(self.memory, options.max_num_seqs, options.max_num_batched_tokens)
         self._runner = StepRunner(target, drafter, self.memory, economist, self._metrics)
         self._requests: dict[str, Request] = {}
+        self._crew = Crew(torch.get_num_threads() if target.device.type == "cpu" else 1)
 
     # Requests
 
@@ -138,7 +142,7 @@ class EngineCore:
                 if not plan.chunks:
                     self._refuse_to_stall()
                     return
-                progress = self._runner.run(plan)
+                progress = self._run(plan)
             self._deliver_all(progress)
         except Exception as error:  # whatever a model, a drafter or a tokenizer raises
             self._fail(self._touched(plan), as_coded(error))
@@ -147,6 +151,14 @@ class EngineCore:
             for request in self._touched(plan):
                 self._end(request, "abort", keep=False)
             raise
+
+    def _run(self, plan: StepPlan) -> list[Progress]:
+        metrics, start = self._metrics, time.perf_counter()
+        rows, drafted = metrics.rows, metrics.drafted_tokens
+        with self._crew.at_work():
+            progress = self._runner.run(plan)
+        self._crew.done(metrics.rows - rows, metrics.drafted_tokens - drafted, time.perf_counter() - start)
+        return progress
 
     def _deliver_all(self, progress: list[Progress]) -> None:
         self._forks_run(progress)
