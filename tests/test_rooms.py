@@ -23,6 +23,7 @@ ROOMS = (
     "bench",
     "train",
     "export",
+    "server",
     "cli",
 )
 TOOLS = ("audit", "bench", "train", "export")

@@ -1,4 +1,4 @@
-"""How many threads a step runs on, where other programs want the cores too.
+"""How many threads a step of decoding or training runs on, where other programs want the cores too.
 
 The threads of a pass wait for one another many times. When another program takes one of their cores, they wait for whole
 slices of the system's time, and the pass takes several times as long as with one thread less: on two cores of which one is

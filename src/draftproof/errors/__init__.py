@@ -8,6 +8,7 @@ from draftproof.errors.base import (
     EngineError,
     ModelError,
     RequestError,
+    ServerError,
 )
 from draftproof.errors.catalog import ALL, explanation
 from draftproof.errors.explanation import Explanation
@@ -22,5 +23,6 @@ __all__ = [
     "Explanation",
     "ModelError",
     "RequestError",
+    "ServerError",
     "explanation",
 ]

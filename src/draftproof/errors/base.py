@@ -47,5 +47,21 @@ class EngineError(DraftproofError):
     """Something went wrong inside a running engine; the requests it touched have ended (codes DP44x)."""
 
 
+class ServerError(DraftproofError):
+    """A server cannot take a request, now or at all, or cannot start (codes DP6xx).
+
+    Args:
+        code, message: as for `DraftproofError`.
+        param: the field of the request that is at fault, in dots and indices (``"messages.0.content"``); None where there is none.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(code, message)
+        self.param = param
+
+    def __reduce__(self) -> tuple[type[DraftproofError], tuple[str, str]]:
+        return type(self), (self.code, self.message, self.param)  # type: ignore[return-value]
+
+
 class DraftproofWarning(UserWarning):
     """Something works, but with a weaker promise than asked for; the message says which."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from draftproof.engine.crew import Crew
 from draftproof.errors import RequestError
 from draftproof.train.blocks import BlockBatch, make_batch
 from draftproof.train.checkpoints import Checkpoints, Progress
@@ -105,6 +106,7 @@ class Loop:
         self._processes = parts.accelerator.num_processes
         self._passes = passes_a_step(settings, self._processes)
         self._saved_seconds = progress.seconds
+        self._crew = Crew(torch.get_num_threads())
 
     def run(self) -> bool:
         """Train. Returns whether the run came to its end; False after an interrupt, which left a checkpoint.
@@ -120,8 +122,11 @@ class Loop:
                 return True
             with self.parts.interrupts.softened():
                 began = time.perf_counter()
-                step = self._step()
-                stopped = self._note(step, time.perf_counter() - began)
+                with self._crew.at_work():
+                    step = self._step()
+                seconds = time.perf_counter() - began
+                self._crew.done(0, 0, seconds)
+                stopped = self._note(step, seconds)
                 # What was learnt is safe before it is measured, which takes its time.
                 if stopped or self._evaluation_is_due() or self._checkpoint_is_due():
                     self._save()

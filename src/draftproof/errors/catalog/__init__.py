@@ -11,6 +11,11 @@ from draftproof.errors.catalog import (
     export,
     models,
     requests,
+    server,
+    server_chat,
+    server_engine,
+    server_requests,
+    server_tools,
     targets,
     training,
     training_data,
@@ -33,6 +38,11 @@ ALL: tuple[Explanation, ...] = (
     *training.EXPLANATIONS,
     *training_data.EXPLANATIONS,
     *training_run.EXPLANATIONS,
+    *server.EXPLANATIONS,
+    *server_requests.EXPLANATIONS,
+    *server_tools.EXPLANATIONS,
+    *server_chat.EXPLANATIONS,
+    *server_engine.EXPLANATIONS,
 )
 _INDEX: dict[str, Explanation] = {key.lower(): entry for entry in ALL for key in (entry.code, entry.name)}
 
