@@ -12,8 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
 TORCH_OPTIONS ?=
 
-PROTOTYPE := ../shared/drafters/smollm2-135m-prototype
-DRAFTER ?= $(if $(wildcard $(PROTOTYPE)/config.json),$(PROTOTYPE),ngram)
+DRAFTER ?= default
 PROMPT ?= What is 12 times 4? Explain step by step.
 TOKENS ?= 128
 TESTS ?=

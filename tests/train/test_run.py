@@ -15,11 +15,13 @@ from safetensors.torch import load_file
 from draftproof import LLM, SamplingParams
 from draftproof.engine.prompt_files import read_prompt_file
 from draftproof.errors import DraftproofWarning, RequestError
+from draftproof.models.drafters.vocabulary import FILE
 from draftproof.train.estimate import Estimate
 from draftproof.train.evaluate import Evaluation, GroupScore, evaluate, first_of_each_group
 from draftproof.train.mask_token import choose_mask_token
 from draftproof.train.record import draw, read_evaluations, read_steps
 from draftproof.train.run import TrainReport, train
+from draftproof.train.trainee import commonest
 from draftproof.train.watch import Watch
 
 SETTINGS = tiny_settings(steps=20, own_prompts=8, eval_tokens=12)
@@ -149,6 +151,33 @@ def test_nothing_to_learn_from_or_to_measure_with(case: Case, tmp_path: Path) ->
     with pytest.raises(RequestError) as refused:
         train(job, tiny_settings(steps=1, max_length=8))
     assert refused.value.code == "DP524"
+
+
+def test_common_tokens_make_up_their_share() -> None:
+    counts = {7: 5, 3: 5, 9: 80, 1: 10}
+    assert commonest(counts, 0.8) == [9]
+    assert commonest(counts, 0.85) == [1, 9]
+    assert commonest(counts, 0.95) == [1, 3, 9]  # of two that are as common, the lower id
+    assert commonest(counts, 1.0) == [1, 3, 7, 9]
+
+
+def test_the_drafter_proposes_what_answers_commonly_hold(
+    case: Case, done: TrainReport, tmp_path: Path
+) -> None:
+    """The list lies beside what is measured and what is written, and another share may be asked for afterwards."""
+    answered = [row for row in rows(done.folder / "responses.jsonl") if "output_ids" in row]
+    occurring = {token for row in answered for token in row["output_ids"]}
+    listed = json.loads((done.out / FILE).read_text())["token_ids"]
+    assert set(listed) < occurring
+    kept = next((done.folder / "drafters").iterdir())
+    assert (kept / FILE).read_text() == (done.out / FILE).read_text()
+    job = case.job(tmp_path / "drafter")
+    train(job, replace(SETTINGS, steps=1, draft_vocabulary=0.5))
+    few = json.loads((job.out / FILE).read_text())["token_ids"]
+    assert 0 < len(few) < len(listed)
+    all_of_them = train(job, replace(SETTINGS, steps=1, draft_vocabulary=1.0))
+    assert not (job.out / FILE).exists()
+    assert all_of_them.progress.step == 1
 
 
 def test_an_output_that_cannot_be_written(case: Case, tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def train(
     clip: Annotated[float | None, typer.Option(help="Longest gradient.")] = None,
     precision: Annotated[str | None, typer.Option(help="Of the passes: bfloat16 or float32.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything drawn.")] = None,
+    draft_vocabulary: Annotated[
+        float | None,
+        typer.Option(help="Propose the commonest tokens that make up this share of the answers; 1: all."),
+    ] = None,
     eval_minutes: Annotated[float | None, typer.Option(help="Between evaluations.")] = None,
     eval_steps: Annotated[int | None, typer.Option(help="The same in steps; goes before minutes.")] = None,
     eval_prompts: Annotated[
@@ -143,6 +147,7 @@ def train(
         clip=clip,
         precision=precision,
         seed=seed,
+        draft_vocabulary=draft_vocabulary,
         steps=steps,
         time_limit=time_limit,
         eval_minutes=eval_minutes,

@@ -52,7 +52,7 @@ class ServerError(DraftproofError):
 
     Args:
         code, message: as for `DraftproofError`.
-        param: the field of the request that is at fault, in dots and indices (``"messages.0.content"``); None where there is none.
+        param: the field of the request that is at fault, in dots and indices (``"messages.0.content"``), or None.
     """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:

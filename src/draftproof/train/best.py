@@ -68,17 +68,24 @@ class Best:
         shape: of its drafters.
         measuring: see there.
         record: where evaluations are noted.
+        files: what lies beside a drafter's weights, by name.
     """
 
     def __init__(
-        self, folder: RunFolder, shape: DrafterShape, measuring: Measuring, record: Record | None
+        self,
+        folder: RunFolder,
+        shape: DrafterShape,
+        measuring: Measuring,
+        record: Record | None,
+        files: Mapping[str, str],
     ) -> None:
         self._folder, self._shape, self._measuring, self._record = folder, shape, measuring, record
+        self._files = files
 
     def take(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Measure the drafter of a step, given by its published tensors; keep it if none before was better."""
         path = self._folder.drafters / f"step-{step:08d}"
-        write_drafter(path, self._shape, tensors)
+        write_drafter(path, self._shape, tensors, files=self._files)
         measured = self._measuring.during_training(path, step)
         before = self._before(measured)
         best = before is None or before.step == step or measured.mean >= before.mean
@@ -103,6 +110,17 @@ class Best:
         return again
 
 
+def _bring_up_to_date(path: Path, files: Mapping[str, str]) -> bool:
+    """Let these files lie beside a drafter's weights; an earlier call may have left others. Whether that changed anything."""
+    own = ("config.json", "model.safetensors")
+    there = {file.name: file.read_text(encoding="utf-8") for file in path.iterdir() if file.name not in own}
+    for name in there.keys() - files.keys():
+        (path / name).unlink()
+    for name, text in files.items():
+        (path / name).write_text(text, encoding="utf-8")
+    return there != dict(files)
+
+
 def _asked(evaluation: Evaluation) -> tuple[int, tuple[tuple[str, int], ...]]:
     return evaluation.max_tokens, tuple((group.group, group.prompts) for group in evaluation.groups)
 
@@ -115,12 +133,19 @@ def read_best(folder: RunFolder) -> tuple[str, Evaluation] | None:
     return str(document["drafter"]), Evaluation.from_json(document)
 
 
-def final_figures(folder: RunFolder, measuring: Measuring) -> tuple[Path, Evaluation]:
-    """The best drafter's folder, and its figures on all held-out prompts: measured, or as an earlier call has measured them."""
+def final_figures(
+    folder: RunFolder, measuring: Measuring, files: Mapping[str, str]
+) -> tuple[Path, Evaluation]:
+    """The best drafter's folder, and its figures on all held-out prompts: measured, or as an earlier call has measured them.
+
+    Args:
+        folder, measuring: see `Best`.
+        files: what is to lie beside its weights.
+    """
     found = read_best(folder)
     assert found is not None
     path, step = folder.drafters / found[0], found[1].step
-    known = read_document(folder.final)
+    known = None if _bring_up_to_date(path, files) else read_document(folder.final)
     if known is not None:
         final = Evaluation.from_json(known)
         whole = sum(group.prompts for group in final.groups) == len(measuring.prompts)

@@ -213,7 +213,9 @@ def _step_seconds(known: EstimateInput, settings: TrainSettings, source: Feature
     """Of an optimizer step on one process: the fastest of a few, with a drafter that is thrown away."""
     device = known.llm.target.device
     samples = [on_cpu(sample) for sample in source.batch(range(len(source)))]
-    trainee = make_trainee(known.target, settings, known.taps, 0, _occurring(known), samples)
+    trainee = make_trainee(
+        known.target, settings, known.taps, 0, dict.fromkeys(_occurring(known), 1), samples
+    )
     model = LossPass(trainee.drafter, LossSettings(settings.gamma, settings.distill), trainee.vocabulary).to(
         device
     )

@@ -6,6 +6,7 @@ file, features in their shards, training in its checkpoints, the best drafter so
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +30,7 @@ from draftproof.train.folder import RunFolder, insist_same
 from draftproof.train.interrupts import Interrupts, watching_signals
 from draftproof.train.layout import even_taps, write_drafter
 from draftproof.train.loop import Loop, LoopParts, on_cpu, passes_a_step
-from draftproof.train.loss import LossSettings, occurring_ids
+from draftproof.train.loss import LossSettings
 from draftproof.train.loss_pass import LossPass
 from draftproof.train.mask_token import choose_mask_token
 from draftproof.train.optimizers import OptimizerSettings, build_optimizer
@@ -272,7 +273,7 @@ class _Run:
             self.settings,
             self.taps,
             mask,
-            occurring_ids([one.output_ids for one in responses]),
+            Counter(token for one in responses for token in one.output_ids),
             [on_cpu(sample) for sample in source.batch(range(min(SAMPLES, len(source))))],
             self.job.start_from,
         )
@@ -293,7 +294,7 @@ class _Run:
         if progress.step:
             self.watch.say(f"going on after step {progress.step}")
         record = Record(self.folder.path, progress.step) if self.main else None
-        best = Best(self.folder, trainee.shape, self.measuring, record)
+        best = Best(self.folder, trainee.shape, self.measuring, record, trainee.files)
         parts = LoopParts(
             model=prepared,
             optimizer=optimizer,
@@ -317,12 +318,15 @@ class _Run:
 
     def _finish(self, trainee: Trainee, responses: list[Response], progress: Progress) -> Evaluation:
         """Measure the best drafter on all held-out prompts and write it, with its card, to where it was wanted."""
-        path, final = final_figures(self.folder, self.measuring)
+        path, final = final_figures(self.folder, self.measuring, trainee.files)
         if draw(self.folder.path, self.folder.plot):
             self.watch.say(f"plot: {self.folder.plot}")
         text = card(self._facts(trainee, responses, progress, final))
         write_drafter(
-            self.job.out, trainee.shape, load_file(path / "model.safetensors"), files={"README.md": text}
+            self.job.out,
+            trainee.shape,
+            load_file(path / "model.safetensors"),
+            files={**trainee.files, "README.md": text},
         )
         return final
 

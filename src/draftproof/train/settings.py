@@ -51,6 +51,7 @@ class TrainSettings:
         clip: longest gradient.
         precision: of the passes, ``"bfloat16"`` (autocast) or ``"float32"``; weights and optimizer are float32 always.
         seed: of everything drawn.
+        draft_vocabulary: the drafter proposes only the commonest tokens that make up this share of the answers; 1: all.
         steps: optimizer steps; None: as many as fit into `time_limit`.
         time_limit: minutes of training, evaluation during it included, over all calls of one run together; None: no limit.
         eval_minutes: training time between evaluations.
@@ -91,6 +92,7 @@ class TrainSettings:
     clip: float = 1.0
     precision: str = "bfloat16"
     seed: int = 0
+    draft_vocabulary: float = 0.995
     steps: int | None = None
     time_limit: float | None = None
     eval_minutes: float = 10.0
@@ -149,7 +151,7 @@ class TrainSettings:
 FREE = frozenset(
     (
         *("steps", "time_limit", "cache_gib", "eval_minutes", "eval_steps", "eval_prompts", "eval_tokens"),
-        *("final_tokens", "checkpoint_minutes", "checkpoint_steps"),
+        *("final_tokens", "checkpoint_minutes", "checkpoint_steps", "draft_vocabulary"),
     )
 )
 """Fields that may change between two calls of one run. With other `steps` the learning rates differ from there on."""
@@ -190,6 +192,7 @@ _NUMBERS: dict[str, tuple[float, float]] = {
     "warmup": (0.0, 0.9),
     "final_rate": (0.0, 1.0),
     "clip": (1e-6, math.inf),
+    "draft_vocabulary": (0.01, 1.0),
     "time_limit": (1e-3, math.inf),
     "eval_minutes": (1e-3, math.inf),
     "checkpoint_minutes": (1e-3, math.inf),

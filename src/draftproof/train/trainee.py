@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from draftproof.errors import RequestError
+from draftproof.models.drafters.vocabulary import FILE, vocabulary_text
 from draftproof.train.features import Sample
 from draftproof.train.initial import initial_tensors
 from draftproof.train.layout import DrafterShape, shape_for
@@ -19,6 +20,8 @@ from draftproof.train.model import TrainableDrafter
 from draftproof.train.settings import TrainSettings
 from draftproof.train.target_weights import read_target_weights
 
+MOST = 0.8
+"""A list of draft tokens is worth while up to this share of the vocabulary."""
 SAMPLES = 8
 """On whose features the sizes of the target's queries and keys are measured."""
 
@@ -31,11 +34,13 @@ class Trainee:
         drafter: the model, with its first weights.
         shape: what its config says.
         vocabulary: over which the loss's softmax runs; None for all.
+        files: what lies beside its weights, by name.
     """
 
     drafter: TrainableDrafter
     shape: DrafterShape
     vocabulary: ReducedVocabulary | None
+    files: Mapping[str, str]
 
 
 def make_trainee(
@@ -43,7 +48,7 @@ def make_trainee(
     settings: TrainSettings,
     taps: tuple[int, ...],
     mask_token_id: int,
-    answered: Sequence[int],
+    answered: Mapping[int, int],
     samples: Sequence[Sample],
     start_from: Path | None = None,
 ) -> Trainee:
@@ -54,7 +59,7 @@ def make_trainee(
         settings: the recipe.
         taps: target layers.
         mask_token_id: what fills the slots to be guessed.
-        answered: distinct token ids that answers hold.
+        answered: how often answers hold a token, by its id.
         samples: a few, for `initial_tensors`.
         start_from: a drafter's folder, whose weights are taken instead.
 
@@ -83,8 +88,25 @@ def make_trainee(
         if not settings.from_target:
             first["fc.weight"] = _random(first["fc.weight"], settings.seed)
     drafter.load_published(first)
-    vocabulary = ReducedVocabulary(answered, shape.vocab_size) if settings.reduced_vocabulary else None
-    return Trainee(drafter, shape, vocabulary)
+    reduced = ReducedVocabulary(sorted(answered), shape.vocab_size) if settings.reduced_vocabulary else None
+    return Trainee(drafter, shape, reduced, _files(answered, settings.draft_vocabulary, shape.vocab_size))
+
+
+def _files(answered: Mapping[int, int], share: float, vocab_size: int) -> dict[str, str]:
+    common = commonest(answered, share)
+    # Where little is left out, there is little to be gained.
+    return {FILE: vocabulary_text(common)} if share < 1.0 and len(common) <= MOST * vocab_size else {}
+
+
+def commonest(counts: Mapping[int, int], share: float) -> list[int]:
+    """The fewest token ids, ascending, that make up at least a share of all counts; the lower id where two count alike."""
+    wanted, found = share * sum(counts.values()), list[int]()
+    for token in sorted(counts, key=lambda token: (-counts[token], token)):
+        if wanted <= 0:
+            break
+        found.append(token)
+        wanted -= counts[token]
+    return sorted(found)
 
 
 def _random(like: torch.Tensor, seed: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 from draftproof.models.drafters import ContextUpdate, DraftSampling, load_drafter
 from draftproof.models.drafters.dflash import DFlashDrafter
+from draftproof.models.drafters.vocabulary import FILE, vocabulary_text
 from draftproof.models.kernels.packing import Precision, available, pack
 from draftproof.models.kv import KEY_BLOCK
 
@@ -30,7 +31,7 @@ if not available(Precision.FLOAT32, torch.device("cpu")):
     pytest.skip("nothing to compile with", allow_module_level=True)
 
 from draftproof.models.drafters.fused import FusedDFlashDrafter
-from draftproof.models.drafters.fused_weights import Precisions, repacked
+from draftproof.models.drafters.fused_weights import Precisions, narrowed, repacked
 
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -65,9 +66,13 @@ PRECISIONS = [
 ]
 
 
-def both(folder, packed=True, hidden=32, vocab=61, dtype=torch.float32, precisions=None, **options):
+def both(
+    folder, packed=True, hidden=32, vocab=61, dtype=torch.float32, precisions=None, known=None, **options
+):
     """The same checkpoint compiled, and in torch."""
     path = tiny_checkpoint(folder / "drafter", block_size=8, hidden_size=hidden, vocab_size=vocab, **options)
+    if known is not None:
+        (path / FILE).write_text(vocabulary_text(known))
     target = tiny_target(hidden=hidden, vocab=vocab, dtype=dtype)
     head = (precisions or ALL_FLOAT).head
     info = replace(target.info, packed_head=pack(target.head, head)) if packed else target.info
@@ -120,16 +125,18 @@ def agree(mine, theirs):
     lengths=st.lists(st.integers(0, 200), min_size=1, max_size=6),
     counts=st.lists(st.integers(0, 7), min_size=6, max_size=6),
     sampled=st.lists(st.booleans(), min_size=6, max_size=6),
+    share=st.sampled_from([None, None, 0.05, 0.5, 1.0]),
     threads=st.sampled_from([1, 2]),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_any_mix_equals_torch(
-    tmp_path_factory, kind, shape, hidden, vocab, packed, lengths, counts, sampled, threads, seed
+    tmp_path_factory, kind, shape, hidden, vocab, packed, lengths, counts, sampled, share, threads, seed
 ):
     torch.set_num_threads(threads)
     folder = tmp_path_factory.mktemp("mix")
-    fused, plain = both(folder, packed, hidden, vocab, **SHAPES[shape], **KINDS[kind])
+    known = None if share is None else random.Random(seed).sample(range(vocab), max(1, int(share * vocab)))
+    fused, plain = both(folder, packed, hidden, vocab, known=known, **SHAPES[shape], **KINDS[kind])
     width = 3 * hidden
     mine, theirs = scattered(fused, lengths, seed, width), scattered(plain, lengths, seed + 1, width)
     ids = [[3] + [vocab - 1] * count for count in counts[: len(lengths)]]
@@ -137,7 +144,10 @@ def test_any_mix_equals_torch(
     torch.testing.assert_close(fused.block_hidden(mine, ids), want, atol=2e-5, rtol=2e-5)
     torch.testing.assert_close(fused.logits(want), plain.logits(want), atol=2e-5, rtol=2e-5)
     how = [DraftSampling(0.8 * is_sampled, top_k=9, seed=seed) for is_sampled in sampled]
-    agree(fused.propose(requests_for(mine, counts, how)), plain.propose(requests_for(theirs, counts, how)))
+    proposed = fused.propose(requests_for(mine, counts, how))
+    agree(proposed, plain.propose(requests_for(theirs, counts, how)))
+    if known is not None:
+        assert {token for one in proposed for token in one.tokens.tolist()} <= set(known)
 
 
 @pytest.mark.parametrize("name", ["full", "sliding", "softcap"])
@@ -306,6 +316,24 @@ def test_repacking_in_parts_is_packing_as_a_whole(rows):
     coarse = repacked(fine, Precision.INT4)
     assert torch.equal(coarse.unpack(), pack(weight, Precision.INT4).unpack())
     assert coarse.bias is fine.bias
+
+
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.INT8])
+@pytest.mark.parametrize("rows", [1, 61, 5000])
+def test_a_narrowed_head_gives_the_logits_of_its_tokens(rows, precision):
+    luck = torch.Generator().manual_seed(rows)
+    weight, bias = torch.randn(rows, 40, generator=luck), torch.randn(rows, generator=luck)
+    some = torch.randperm(rows, generator=luck)[: max(1, rows // 3)].sort().values
+    narrow = narrowed(pack(weight, precision, bias), some)
+    assert (narrow.out_features, narrow.precision) == (len(some), precision)
+    torch.testing.assert_close(
+        narrow.unpack(),
+        pack(weight, precision).unpack()[some],
+        atol=2e-3 if precision is Precision.INT8 else 0,
+        rtol=0,
+    )
+    assert narrow.bias is not None
+    assert torch.equal(narrow.bias[: len(some)], bias[some])
 
 
 @pytest.mark.parametrize(

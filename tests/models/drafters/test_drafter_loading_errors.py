@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from draftproof.errors import DrafterError, explanation
 from draftproof.models.drafters import load_drafter
+from draftproof.models.drafters.vocabulary import FILE
 
 
 @pytest.fixture
@@ -418,3 +419,29 @@ def test_ngram_takes_any_block_size():
     info = replace(tiny_target().info)
     assert load_drafter("ngram", info).max_draft_tokens == 7
     assert load_drafter("ngram", info, block_size=40).max_draft_tokens == 39
+
+
+# The tokens it proposes
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "JSONDecodeError"),
+        ("[1, 2]", "TypeError"),
+        ('{"tokens": [1]}', "KeyError"),
+        ('{"token_ids": []}', "at least one"),
+        ('{"token_ids": 5}', "at least one"),
+        ('{"token_ids": [1, "2"]}', "whole numbers"),
+        ('{"token_ids": [1, true]}', "whole numbers"),
+        ('{"token_ids": [2, 1]}', "ascend"),
+        ('{"token_ids": [1, 1]}', "ascend"),
+        ('{"token_ids": [-1, 1]}', "ascend"),
+        (f'{{"token_ids": [1, {VOCAB}]}}', "ascend"),
+        ("\xff", "UnicodeDecodeError"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["auto", "torch"])
+def test_a_list_of_draft_tokens_that_is_none(folder, text, word, executor):
+    (folder / FILE).write_bytes(text.encode("latin-1"))
+    refused(folder, "DP319", FILE, word, executor=executor)

@@ -24,8 +24,8 @@ REQUEST_WEIGHT = 12.0
 """Pseudo counts of the engine's mean in a request's estimate."""
 POOL_WEIGHT = 12.0
 """Pseudo counts that hold a request's odds at the engine's. With a third of both weights, chance runs of failures end drafting
-too soon, which costs 1 to 3% in simulations of a fast target on which drafts pay by 10%; with twice as much, texts on which they do
-not pay are found out too late."""
+too soon, which costs 1 to 3% in simulations of a fast target on which drafts pay by 10%; with twice as much, texts on which they
+do not pay are found out too late."""
 WEIGHTS = (REQUEST_WEIGHT, POOL_WEIGHT)
 REQUEST_MEMORY = 0.95
 """What a request's counts keep at each of its drafts: about 20 drafts are remembered."""

@@ -294,4 +294,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         after="return [DraftProposal(logits.argmax(-1))]",
         prevention="Try a new drafter with `draftproof generate --compare` first.",
     ),
+    Explanation(
+        code="DP319",
+        name="bad-draft-vocabulary",
+        title="The checkpoint's list of draft tokens cannot be used.",
+        meaning=(
+            "A checkpoint may name the tokens that it proposes, in `draft_vocabulary.json`; its LM head then leaves out the "
+            "others, which makes its passes faster. The list must hold token ids of the target, in ascending order, each once."
+        ),
+        triggers=(
+            "The file was written for a target with another vocabulary.",
+            "It was edited by hand, or copied in part.",
+        ),
+        fix="Correct the file, or remove it: without it the drafter proposes all tokens.",
+        before='{"token_ids": [5, 3, 3]}',
+        after='{"token_ids": [3, 5]}',
+        prevention="Leave the file as `draftproof train` wrote it.",
+    ),
 )

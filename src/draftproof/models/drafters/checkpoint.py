@@ -10,23 +10,30 @@ import torch
 from draftproof.errors import DrafterError
 from draftproof.models.drafters.base import TargetInfo
 from draftproof.models.drafters.config import DrafterConfig, read_config
+from draftproof.models.drafters.vocabulary import read_vocabulary
 from draftproof.models.drafters.weights import check_tensors, read_tensors
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's resolved config and its tensors (names of the published layout, no ``model.``
-    prefix)."""
+    """What a checkpoint's folder holds.
+
+    Attributes:
+        config: resolved.
+        tensors: by the names of the published layout, no ``model.`` prefix.
+        vocabulary: the token ids it proposes, int64 ``[n]``, ascending; None: all.
+    """
 
     config: DrafterConfig
     tensors: dict[str, torch.Tensor]
+    vocabulary: torch.Tensor | None = None
 
 
 def read_checkpoint(folder: Path, target: TargetInfo) -> Checkpoint:
     """Read a checkpoint folder and make sure that it fits the target.
 
     Raises:
-        DrafterError: DP301 to DP314: see `docs/drafters.md` for what is checked.
+        DrafterError: DP301 to DP314 and DP319: see `docs/drafters.md` for what is checked.
     """
     config = read_config(folder, num_target_layers=target.num_layers)
     _check_layers(config, target)
@@ -34,7 +41,7 @@ def read_checkpoint(folder: Path, target: TargetInfo) -> Checkpoint:
     tensors = read_tensors(folder)
     _check_widths(config, tensors, target)
     check_tensors(config, tensors, target.hidden_size)
-    return Checkpoint(config, tensors)
+    return Checkpoint(config, tensors, read_vocabulary(folder, target.vocab_size))
 
 
 def _check_layers(config: DrafterConfig, target: TargetInfo) -> None:

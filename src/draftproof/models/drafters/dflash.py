@@ -22,6 +22,7 @@ from draftproof.models.drafters.kept_context import ContextKeeper, usable
 from draftproof.models.drafters.layer import Tensors, build_layer, lay_out
 from draftproof.models.drafters.rope import RotaryTable
 from draftproof.models.drafters.selector import CandidateSelector
+from draftproof.models.drafters.vocabulary import spread
 
 
 class DFlashDrafter(ContextKeeper):
@@ -51,6 +52,8 @@ class DFlashDrafter(ContextKeeper):
             own_head = weights.get("embed_tokens.weight")
         self._head = target.lm_head if own_head is None else linear(own_head)
         self._head_dtype = target.dtype if own_head is None else dtype
+        known = checkpoint.vocabulary
+        self._vocabulary = None if known is None else known.to(target.device)
 
     @torch.no_grad()
     def extend(self, updates: Sequence[ContextUpdate]) -> None:
@@ -127,12 +130,15 @@ class DFlashDrafter(ContextKeeper):
         return functional.rms_norm(x, (x.shape[-1],), self._norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Draft logits ``[rows, vocab]``: the bare head, times the multiplier, then the own soft cap."""
+        """Draft logits ``[rows, vocab]``: the bare head, times the multiplier, then the own soft cap; -inf for tokens that the
+        checkpoint leaves out."""
         logits = self._head(hidden.to(self._head_dtype))
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         cap = self.config.softcap
-        return logits if cap is None else (logits / cap).tanh() * cap
+        logits = logits if cap is None else (logits / cap).tanh() * cap
+        known = self._vocabulary
+        return logits if known is None else spread(logits[:, known], known, self.config.vocab_size)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -21,6 +21,7 @@ from draftproof.models.drafters.config import DrafterConfig
 from draftproof.models.drafters.context import DFlashState
 from draftproof.models.drafters.fused_weights import ACTIVATIONS, AngleTable, FusedWeights, Precisions
 from draftproof.models.drafters.kept_context import ContextKeeper, usable
+from draftproof.models.drafters.vocabulary import spread
 from draftproof.models.kernels import drafter as program
 from draftproof.models.kernels import weight_fields
 from draftproof.models.kernels.gemm import multiply
@@ -73,7 +74,10 @@ class FusedDFlashDrafter(ContextKeeper):
         config = checkpoint.config
         super().__init__(config, target.hidden_size, block_size, dtype, target.device)
         self.precisions = precisions or Precisions.default(dtype)
-        self._weights = FusedWeights(config, checkpoint.tensors, target, self.precisions, dtype)
+        self._weights = FusedWeights(
+            config, checkpoint.tensors, target, self.precisions, dtype, checkpoint.vocabulary
+        )
+        self._vocabulary = checkpoint.vocabulary
         self._norm = self._weights.norm
         self._angles = AngleTable(config.rope)
         self._head, self._head_dtype = target.lm_head, target.dtype
@@ -178,31 +182,41 @@ class FusedDFlashDrafter(ContextKeeper):
         for draw in draws:
             places += [-1] * draw.count if draw.is_greedy else range(kept, kept + draw.count)
             kept += 0 if draw.is_greedy else draw.count
-        asked = _Asked(places, kept, self.config.vocab_size)
+        known = self._vocabulary
+        asked = _Asked(places, kept, self.config.vocab_size if known is None else len(known))
         self._run(states, ids, asked)
-        if kept:
+        if not kept:
+            tokens = asked.tokens if known is None else known[asked.tokens]
+        else:
             sampled = [draw for draw in draws if not draw.is_greedy]
-            tokens = choose_tokens(asked.logits, sampled)
-            rows = torch.tensor([place >= 0 for place in places])
-            asked.tokens[rows] = tokens
-            asked.likely[rows] = probability(asked.logits, tokens)
-        return asked.tokens, asked.likely, asked.finite
+            logits = asked.logits if known is None else spread(asked.logits, known, self.config.vocab_size)
+            chosen, rows = choose_tokens(logits, sampled), torch.tensor([place >= 0 for place in places])
+            asked.likely[rows] = probability(logits, chosen)
+            tokens = asked.tokens.masked_fill(rows, 0)
+            tokens = tokens if known is None else known[tokens]
+            tokens[rows] = chosen
+        return tokens, asked.likely, asked.finite
 
     def block_hidden(self, states: Sequence[DFlashState], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """Final hidden states ``[rows, hidden]``, float32, of a block of token ids for each sequence, block after block."""
         return self._run(states, ids)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Draft logits ``[rows, vocab]``: the bare head, times the multiplier, then the own soft cap."""
-        head = self._weights.head
+        """Draft logits ``[rows, vocab]``: the bare head, times the multiplier, then the own soft cap; -inf for tokens that the
+        checkpoint leaves out."""
+        head, known = self._weights.head, self._vocabulary
         if head is None:
             logits = self._head(hidden.to(self._head_dtype))
         else:
             logits = multiply(hidden.float(), head)
+            known = None if known is None else torch.arange(len(known))
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         cap = self.config.softcap
-        return logits if cap is None else (logits / cap).tanh() * cap
+        logits = logits if cap is None else (logits / cap).tanh() * cap
+        if self._vocabulary is None or known is None:
+            return logits
+        return spread(logits[:, known], self._vocabulary, self.config.vocab_size)
 
     def _run(
         self, states: Sequence[DFlashState], ids: Sequence[Sequence[int]], asked: _Asked | None = None

@@ -78,6 +78,7 @@ class FusedWeights:
         numbers: int64 ``[MODEL_FIELDS]``, what `kernels.drafter` calls `model`.
         layers: int64 ``[layers, LAYER_FIELDS]``.
         head: None where the LM head is a function of the target's that cannot be looked into.
+        vocabulary: the tokens of its rows, int64; None: all.
         widest: most entries of a prepared row.
     """
 
@@ -88,6 +89,7 @@ class FusedWeights:
         target: TargetInfo,
         precisions: Precisions,
         dtype: torch.dtype,
+        vocabulary: torch.Tensor | None = None,
     ) -> None:
         self.precisions = precisions
         self._kept: list[torch.Tensor | np.ndarray | PackedWeight] = []
@@ -96,6 +98,9 @@ class FusedWeights:
         self.embedding = target.embedding if own is None else own.to(dtype)
         self.embedding = self.embedding.contiguous()
         self.head = _head(config, tensors, target, precisions.head)
+        self.vocabulary = None if self.head is None else vocabulary
+        if self.head is not None and vocabulary is not None:
+            self.head = narrowed(self.head, vocabulary)
         self.norm = self._vector("norm.weight")
         self.widest = 0
         self.numbers = self._numbers(len(config.target_layer_ids) * target.hidden_size, dtype)
@@ -111,7 +116,7 @@ class FusedWeights:
         numbers[program.HEADS] = config.num_heads
         numbers[program.KV_HEADS] = config.num_kv_heads
         numbers[program.HEAD_DIM] = config.head_dim
-        numbers[program.VOCAB] = config.vocab_size
+        numbers[program.VOCAB] = config.vocab_size if self.vocabulary is None else len(self.vocabulary)
         numbers[program.ACTIVATION] = ACTIVATIONS[config.hidden_act]
         numbers[program.EMBEDDING] = self.embedding.data_ptr()
         numbers[program.EMBEDDING_IS_HALF] = self.embedding.dtype == torch.bfloat16
@@ -202,6 +207,18 @@ def _head(
     if borrowed is None or group_bytes(borrowed.precision) <= group_bytes(precision):
         return borrowed
     return repacked(borrowed, precision)
+
+
+def narrowed(weight: PackedWeight, channels: torch.Tensor) -> PackedWeight:
+    """Some output channels of a weight, int64 ``[n]`` ascending, in its precision."""
+    size, rows = weight.tiles * TILE, []
+    for first in range(0, size, _CHANNELS_AT_ONCE):
+        mine = channels[(channels >= first) & (channels < first + _CHANNELS_AT_ONCE)] - first
+        data = weight.data[first // TILE : (first + _CHANNELS_AT_ONCE) // TILE]
+        part = replace(weight, data=data, out_features=data.shape[0] * TILE, bias=None)
+        rows.append(part.unpack()[mine])
+    bias = None if weight.bias is None else weight.bias[channels]
+    return pack(torch.cat(rows), weight.precision, bias)
 
 
 def repacked(weight: PackedWeight, precision: Precision) -> PackedWeight:
