@@ -25,7 +25,7 @@ def bench(
     drafter: Annotated[
         str,
         typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
+            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
         ),
     ] = "auto",
     dtype: Annotated[str, typer.Option(help="As in generate.")] = "auto",
@@ -67,7 +67,7 @@ def bench(
     from draftproof.bench.memory import resident_mib
     from draftproof.engine import LLM
 
-    source = drafter_source(drafter)
+    source = drafter_source(drafter, model)
     options = BenchOptions(
         batches=tuple(_whole_numbers(batch)),
         modes=tuple(_listed(modes)) if modes is not None else ("off", "auto") if source else ("off",),

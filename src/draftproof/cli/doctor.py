@@ -58,7 +58,7 @@ def doctor(
     hide_loading_bars()
     pair = load_pair(
         target,
-        drafter_source(drafter),
+        drafter_source(drafter, target),
         dtype=dtype,
         executor=executor,
         trust_remote_code=trust_remote_code,

@@ -54,7 +54,7 @@ def generate(
     drafter: Annotated[
         str,
         typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
+            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
         ),
     ] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
@@ -135,7 +135,7 @@ def generate(
     hide_loading_bars()
     llm = LLM(
         model=model,
-        drafter=drafter_source(drafter),
+        drafter=drafter_source(drafter, model),
         dtype=dtype,
         block_size=block_size,
         draft_mode=draft_mode,
@@ -187,10 +187,14 @@ def _form(json_schema: str | None, regex: str | None, grammar: Path | None) -> S
     return StructuredOutputs(json=schema, regex=regex, grammar=text)
 
 
-def drafter_source(option: str) -> str | None:
-    """What `--drafter` means: a name, folder or hub id; None for none."""
-    chosen = (os.environ.get("DRAFTPROOF_DRAFTER") or "ngram") if option == "auto" else option
-    return None if chosen == "none" else chosen
+def drafter_source(option: str, model: str) -> str | None:
+    """What `--drafter` means for a model: a name, folder or hub id; None for none."""
+    from draftproof.models.drafters.shipped import has_default
+
+    if option == "auto":
+        usual = "default" if has_default(model) else "ngram"
+        option = os.environ.get("DRAFTPROOF_DRAFTER") or usual
+    return None if option == "none" else option
 
 
 def hide_loading_bars() -> None:

@@ -32,7 +32,7 @@ Model = Annotated[str, typer.Option(help="Known name, folder, or hub id.")]
 DrafterName = Annotated[
     str,
     typer.Option(
-        help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER or ngram."
+        help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")]
@@ -169,7 +169,7 @@ def _load(
     hide_loading_bars()
     return LLM(
         model,
-        drafter_source(drafter),
+        drafter_source(drafter, model),
         dtype=dtype,
         block_size=block_size,
         executor=executor,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from draftproof import SamplingParams
+from draftproof.cli.generate import drafter_source
 from draftproof.engine import loading
 from draftproof.engine.loading import find_drafter
 from draftproof.errors import DrafterError
 from draftproof.models.drafters import shipped, write_random_checkpoint
 from draftproof.models.drafters.shipped import FOLDER, SHIPPED, ShippedDrafter, default_drafter
+from draftproof.models.drafters.vocabulary import read_vocabulary
 from draftproof.models.registry import KNOWN_MODELS
 from support.llms import tiny_llm
 
@@ -84,3 +89,27 @@ def test_the_table_names_known_models_and_folders_that_are_packaged() -> None:
         for name in ("config.json", "model.safetensors", "README.md"):
             path = (FOLDER / entry.folder / name).relative_to(FOLDER.parent).as_posix()
             assert any(fnmatch(path, pattern) for pattern in patterns), path
+
+
+@pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: entry.target)
+def test_what_is_shipped_is_whole_and_small(entry: ShippedDrafter) -> None:
+    folder = default_drafter(entry.target)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 30 * 2**20
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with safe_open(folder / "model.safetensors", framework="pt") as tensors:
+        assert {tensors.get_tensor(name).dtype for name in tensors.keys()} == {torch.bfloat16}  # noqa: SIM118
+    vocabulary = read_vocabulary(folder, config["vocab_size"])
+    assert vocabulary is not None
+    assert 1_000 < len(vocabulary) < config["vocab_size"] // 2
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"base_model: {entry.target}" in card
+
+
+def test_auto_takes_it_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAFTPROOF_DRAFTER", raising=False)
+    assert drafter_source("auto", "SmolLM2-135M ") == "default"
+    assert drafter_source("auto", "owner/another") == "ngram"
+    assert drafter_source("none", "smollm2-135m") is None
+    monkeypatch.setenv("DRAFTPROOF_DRAFTER", "some/folder")
+    assert drafter_source("auto", "smollm2-135m") == "some/folder"
+    assert drafter_source("ngram", "smollm2-135m") == "ngram"

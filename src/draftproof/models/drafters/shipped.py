@@ -27,6 +27,12 @@ class ShippedDrafter:
 SHIPPED: tuple[ShippedDrafter, ...] = (ShippedDrafter(target="smollm2-135m", folder="smollm2-135m"),)
 
 
+def has_default(target: str) -> bool:
+    """Whether a drafter comes with the package for a target of this name, and is there."""
+    wanted = target.strip().lower()
+    return any(entry.target == wanted and (FOLDER / entry.folder).is_dir() for entry in SHIPPED)
+
+
 def default_drafter(target: str, table: tuple[ShippedDrafter, ...] = SHIPPED, root: Path = FOLDER) -> Path:
     """The folder of the drafter that comes with the package for a target.
 
