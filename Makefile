@@ -13,7 +13,7 @@ TORCH ?= torch==2.13.0
 TORCH_OPTIONS ?=
 
 DRAFTER ?= default
-PROMPT ?= What is 12 times 4? Explain step by step.
+PROMPT ?= What is 15% of 80? Explain step by step.
 TOKENS ?= 128
 TESTS ?=
 
