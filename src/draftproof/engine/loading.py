@@ -167,13 +167,22 @@ def find_drafter(drafter: str | Path, target: str) -> str | Path:
         target: the target's name.
 
     Raises:
-        DrafterError: DP548, DP549, there is no default drafter for this target.
+        DrafterError: DP301, there is nothing of that name; DP548, DP549, there is no default drafter for this target.
         ModelError: a hub id that cannot be fetched (DP2xx).
     """
     if drafter == "default":
         return default_drafter(target)
-    known = drafter == "ngram" or Path(drafter).exists()
-    return drafter if known else resolve_model(str(drafter)).path
+    if drafter == "ngram" or Path(drafter).exists():
+        return drafter
+    try:
+        return resolve_model(str(drafter)).path
+    except ModelError as error:
+        if error.code != "DP200":
+            raise
+        raise DrafterError(
+            "DP301",
+            f"no drafter {str(drafter)!r}: it is neither 'ngram', 'default', a folder, nor a hub id (owner/name)",
+        ) from None
 
 
 def _ready_made(drafter: Drafter, block_size: int | None) -> Drafter:

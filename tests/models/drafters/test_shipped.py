@@ -113,3 +113,9 @@ def test_auto_takes_it_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DRAFTPROOF_DRAFTER", "some/folder")
     assert drafter_source("auto", "smollm2-135m") == "some/folder"
     assert drafter_source("ngram", "smollm2-135m") == "ngram"
+
+
+def test_a_name_that_is_none_is_a_drafters_error() -> None:
+    with pytest.raises(DrafterError, match="no drafter 'ngrma': it is neither 'ngram', 'default'") as caught:
+        find_drafter("ngrma", "llama")
+    assert caught.value.code == "DP301"
