@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftproof.engine import LLM
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompt_files import read_prompt_file
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.errors import RequestError
@@ -100,6 +101,8 @@ def encoded(llm: LLM, prompts: Sequence[AuditPrompt]) -> list[list[int]]:
     if not getattr(llm.tokenizer, "chat_template", None):
         return [encode_prompt(llm.tokenizer, prompt.text, vocabulary, length) for prompt in prompts]
     return [
-        encode_chat(llm.tokenizer, [{"role": "user", "content": prompt.text}], vocabulary, length, None)
+        encode_chat(
+            llm.tokenizer, [{"role": "user", "content": prompt.text}], vocabulary, length, ChatOptions()
+        )
         for prompt in prompts
     ]

@@ -10,12 +10,14 @@ import typer
 
 from draftproof import __version__
 from draftproof.cli.bench import bench
+from draftproof.cli.chat import chat
 from draftproof.cli.doctor import doctor
 from draftproof.cli.explain import explain
 from draftproof.cli.export import export
 from draftproof.cli.generate import generate
 from draftproof.cli.models import models
 from draftproof.cli.prove import prove
+from draftproof.cli.serve import serve
 from draftproof.cli.train import train
 from draftproof.errors import DraftproofWarning
 
@@ -28,6 +30,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(generate)
+app.command()(chat)
+app.command()(serve)
 app.command()(bench)
 app.command()(models)
 app.command()(train)

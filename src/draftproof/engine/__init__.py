@@ -1,6 +1,7 @@
 """The engine: requests in, tokens out, drafting in between."""
 
 from draftproof.engine.async_engine import AsyncEngine, RequestStream
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.core import EngineOptions
 from draftproof.engine.llm import LLM
 from draftproof.engine.metrics import Metrics
@@ -16,6 +17,7 @@ from draftproof.engine.results import (
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "ChatOptions",
     "Choice",
     "EngineOptions",
     "Metrics",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -21,10 +22,13 @@ class Draft:
         tokens: token ids to verify.
         confidence: the drafter's probability of each token it proposed, where it gives one; those of tokens dropped since
             come last.
+        origin: who chose its length and tokens: ``"economist"`` the economist and the drafter; ``"request"`` the request its
+            length; ``"prediction"`` the request its tokens. From the last two economics learns nothing.
     """
 
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] | None = None
+    origin: Literal["economist", "request", "prediction"] = "economist"
 
     def cut(self, count: int) -> Draft:
         """The first `count` tokens of it."""
@@ -42,11 +46,13 @@ class DraftRound:
         drafts: what to verify, one for each chunk of the plan; empty for chunks without.
         sequences: how many sequences were drafted for.
         slots: draft tokens asked for, all told.
+        as_asked: whether requests had a say, whose drafts `sequences` and `slots` leave out.
     """
 
     drafts: list[Draft]
     sequences: int = 0
     slots: int = 0
+    as_asked: bool = False
 
     @staticmethod
     def none(chunks: int) -> DraftRound:

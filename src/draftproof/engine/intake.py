@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.economics import Economist, RequestAcceptance
 from draftproof.engine.loading import Loaded
 from draftproof.engine.output_text import OutputText
+from draftproof.engine.prediction import PredictedText, PredictionReader
 from draftproof.engine.prompts import Messages, Prompt, encode_chat, encode_prompt
 from draftproof.engine.request import Request
 from draftproof.engine.results import StreamEvent
@@ -42,7 +43,7 @@ class Intake:
         """Token ids of a prompt. Raises `RequestError` DP401 to DP404."""
         return encode_prompt(self._loaded.tokenizer, prompt, self._vocab_size, self.max_model_len)
 
-    def encode_chat(self, messages: Messages, options: Mapping[str, Any] | None) -> list[int]:
+    def encode_chat(self, messages: Messages, options: ChatOptions) -> list[int]:
         """Token ids of a conversation. Raises `RequestError` DP401 to DP406."""
         return encode_chat(self._loaded.tokenizer, messages, self._vocab_size, self.max_model_len, options)
 
@@ -85,13 +86,28 @@ class Intake:
             deliver=deliver,
             priority=priority,
         )
+        predicted = self._predicted(sampling)
         request.sequences = [
-            self._sequence(request, index, grammar, economist.new_request()) for index in range(sampling.n)
+            self._sequence(request, index, grammar, economist.new_request(), predicted)
+            for index in range(sampling.n)
         ]
         return request
 
+    def _predicted(self, sampling: ResolvedSampling) -> PredictedText | None:
+        prediction = sampling.prediction
+        if prediction is None or sampling.draft_length == 0:
+            return None
+        if isinstance(prediction, str):
+            prediction = self._loaded.tokenizer(prediction, add_special_tokens=False)["input_ids"]
+        return PredictedText(prediction[: self.max_model_len])
+
     def _sequence(
-        self, request: Request, index: int, grammar: Grammar | None, acceptance: RequestAcceptance
+        self,
+        request: Request,
+        index: int,
+        grammar: Grammar | None,
+        acceptance: RequestAcceptance,
+        predicted: PredictedText | None,
     ) -> Sequence:
         sampling, prompt = request.sampling, request.prompt_token_ids
         # An output of a given form ends when the form is complete; there is nothing to go on with.
@@ -105,6 +121,7 @@ class Intake:
             text=self._text(prompt, sampling),
             rules=RowRules.of(sampling, prompt, ends, grammar, self._vocab_size),
             acceptance=acceptance,
+            prediction=PredictionReader(predicted) if predicted is not None else None,
         )
 
     def _text(self, prompt: list[int], sampling: ResolvedSampling) -> OutputText:

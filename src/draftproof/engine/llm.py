@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from draftproof.engine.building import build_core
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.core import EngineOptions
 from draftproof.engine.detokenize import TokenKinds
 from draftproof.engine.economics import DraftMode, Economist
@@ -18,9 +20,10 @@ from draftproof.engine.loading import Loaded, check_lossless, insist, load, make
 from draftproof.engine.loop import SharedLoop
 from draftproof.engine.metrics import Metrics
 from draftproof.engine.progress import showing_progress
-from draftproof.engine.prompts import Messages, Prompt, as_prompt_list
+from draftproof.engine.prompts import Messages, Prompt, as_prompt_list, render_chat
 from draftproof.engine.request import Request
 from draftproof.engine.results import RequestResult, StreamEvent, TextPiece
+from draftproof.engine.token_bytes import TokenBytes, decode_tokens
 from draftproof.errors import RequestError
 from draftproof.models.drafters.base import Drafter
 from draftproof.models.executor import TargetModel
@@ -139,6 +142,7 @@ class LLM:
         self._loaded, self._options = loaded, options
         self.max_model_len = _context_length(loaded.target, max_model_len)
         self._intake = Intake(loaded, self.max_model_len)
+        self._bytes = TokenBytes(loaded.tokenizer, loaded.token_kinds)
 
     def _set_drafter(self, drafter: Drafter | None, mode: DraftMode) -> None:
         self.drafter, self._mode = drafter, mode
@@ -149,6 +153,11 @@ class LLM:
     @property
     def target(self) -> TargetModel:
         return self._loaded.target
+
+    @property
+    def options(self) -> EngineOptions:
+        """Sizes of the engine."""
+        return self._options
 
     @property
     def tokenizer(self) -> Any:
@@ -209,9 +218,8 @@ class LLM:
         listed = messages if isinstance(messages, (list, tuple)) else ()
         many = bool(listed) and all(isinstance(item, (list, tuple)) for item in listed)
         conversations: Any = messages if many else [messages]
-        encoded = [
-            self._intake.encode_chat(conversation, chat_template_kwargs) for conversation in conversations
-        ]
+        options = ChatOptions(template_kwargs=chat_template_kwargs or {})
+        encoded = [self._intake.encode_chat(conversation, options) for conversation in conversations]
         return self._generate_all(encoded, params, progress)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamEvent]:
@@ -225,7 +233,32 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Iterator[StreamEvent]:
         """Answer one conversation, an event for every committed block. Bad input raises here."""
-        return self._stream(self._intake.encode_chat(messages, chat_template_kwargs), params)
+        options = ChatOptions(template_kwargs=chat_template_kwargs or {})
+        return self._stream(self._intake.encode_chat(messages, options), params)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, checked. Raises `RequestError` DP401 to DP404."""
+        return self._intake.encode(prompt)
+
+    def encode_chat(self, messages: Messages, chat: ChatOptions | None = None) -> list[int]:
+        """Token ids of a conversation through the model's chat template. Raises `RequestError` DP401 to DP406."""
+        return self._intake.encode_chat(messages, chat or ChatOptions())
+
+    def render_chat(self, messages: Messages, chat: ChatOptions | None = None) -> str:
+        """The text that the chat template makes of a conversation. Raises `RequestError` DP405, DP406."""
+        return render_chat(self.tokenizer, messages, chat or ChatOptions())
+
+    def decode(self, token_ids: Items[int], skip_special_tokens: bool = False) -> str:
+        """The text of tokens, as it is: no space is tidied away."""
+        return decode_tokens(self.tokenizer, token_ids, skip_special_tokens)
+
+    def token_texts(self, token_ids: Items[int]) -> list[str]:
+        """Each token's own text; what is no whole character is shown by the replacement character."""
+        return [self.token_bytes(token).decode("utf-8", "replace") for token in token_ids]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token brings to the text, wherever it stands; UTF-8 cut anywhere where a token is part of a character."""
+        return self._bytes.of(token_id)
 
     def prepare(
         self,
@@ -235,6 +268,7 @@ class LLM:
         *,
         messages: Messages | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat: ChatOptions | None = None,
         request_id: str | None = None,
         priority: int = 0,
     ) -> Request:
@@ -245,6 +279,7 @@ class LLM:
             params: the model's defaults when None.
             deliver: called with every event, from whichever thread steps; must not block.
             messages, chat_template_kwargs: a conversation, instead of a prompt.
+            chat: how the conversation becomes a prompt; its own `template_kwargs` win over `chat_template_kwargs`.
             request_id: made up when None.
             priority: smaller goes first.
 
@@ -254,7 +289,7 @@ class LLM:
         if (prompt is None) == (messages is None):
             raise RequestError("DP404", "give either a prompt or messages, got both or none of them")
         if messages is not None:
-            tokens = self._intake.encode_chat(messages, chat_template_kwargs)
+            tokens = self._intake.encode_chat(messages, _with_variables(chat, chat_template_kwargs))
         else:
             assert prompt is not None
             tokens = self._intake.encode(prompt)
@@ -318,6 +353,11 @@ class LLM:
                 yield event
         finally:
             self.loop.abort(request.request_id)
+
+
+def _with_variables(chat: ChatOptions | None, more: Mapping[str, Any] | None) -> ChatOptions:
+    chat = chat or ChatOptions()
+    return replace(chat, template_kwargs={**more, **chat.template_kwargs}) if more else chat
 
 
 def _raise_first_error(results: list[RequestResult]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.errors import RequestError
 
 Prompt = str | Sequence[int]
@@ -63,19 +65,31 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: i
 
 
 def encode_chat(
-    tokenizer: Any, messages: Messages, vocab_size: int, max_length: int, options: Mapping[str, Any] | None
+    tokenizer: Any, messages: Messages, vocab_size: int, max_length: int, options: ChatOptions
 ) -> list[int]:
-    """Token ids of a conversation through the model's chat template, with the opening of the assistant's turn.
+    """Token ids of a conversation through the model's chat template.
 
     Args:
         tokenizer: a Transformers tokenizer with a chat template.
         messages: the conversation.
         vocab_size: of the target.
         max_length: most tokens the context holds.
-        options: extra variables for the template (`chat_template_kwargs`), e.g. ``{"enable_thinking": False}``.
+        options: for the template.
 
     Raises:
         RequestError: DP405 no template, DP406 bad messages, and those of `encode_prompt`.
+    """
+    text = render_chat(tokenizer, messages, options)
+    # The template has already placed the special tokens.
+    token_ids = list(tokenizer(_encodable(text), add_special_tokens=False)["input_ids"])
+    return encode_prompt(tokenizer, token_ids, vocab_size, max_length)
+
+
+def render_chat(tokenizer: Any, messages: Messages, options: ChatOptions) -> str:
+    """The text of a conversation, as the model's chat template has it, special tokens included.
+
+    Raises:
+        RequestError: DP405 no template, DP406 bad messages.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise RequestError("DP405", "this model has no chat template: use generate with a plain prompt")
@@ -83,15 +97,17 @@ def encode_chat(
     try:
         text = tokenizer.apply_chat_template(
             [_plain(message) for message in messages],
+            tools=[dict(tool) for tool in options.tools] if options.tools else None,
             tokenize=False,
-            add_generation_prompt=True,
-            **dict(options or {}),
+            add_generation_prompt=options.add_generation_prompt and not options.continue_final_message,
+            continue_final_message=options.continue_final_message,
+            **dict(options.template_kwargs),
         )
+    except RequestError:
+        raise
     except Exception as error:  # a template raises what it likes for a conversation it refuses
         raise RequestError("DP406", f"the chat template refuses these messages: {error}") from error
-    # The template has already placed the special tokens.
-    token_ids = list(tokenizer(_encodable(text), add_special_tokens=False)["input_ids"])
-    return encode_prompt(tokenizer, token_ids, vocab_size, max_length)
+    return str(text)
 
 
 def _check_messages(messages: Messages) -> None:
@@ -114,6 +130,8 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
         RequestError: DP406, a part of another type.
     """
     content = message.get("content")
+    if message.get("tool_calls"):
+        message = {**message, "tool_calls": [_call(one) for one in message["tool_calls"]]}
     if isinstance(content, str) or content is None:
         return {**message, "content": content or ""}
     parts = content if isinstance(content, Sequence) else [content]
@@ -127,6 +145,21 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
                 "DP406", f"content must be a text or a list of parts of type 'text', got {part!r}"
             )
     return {**message, "content": "\n".join(part["text"] for part in parts)}
+
+
+def _call(call: Any) -> Any:
+    """A tool call whose arguments are an object: OpenAI's clients send them as JSON text, templates print them as JSON again."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise RequestError("DP406", f"a tool call must have a 'function', got {call!r}")
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        return call
+    try:
+        read = json.loads(arguments) if arguments.strip() else {}
+    except ValueError:
+        return call  # what the model really said; the template shows it as it is
+    return {**call, "function": {**function, "arguments": read}} if isinstance(read, dict) else call
 
 
 def _encodable(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, fields
 
 from draftproof.errors import DraftproofError
 from draftproof.sampling import TokenLogprobs
@@ -44,6 +45,8 @@ class RequestStats:
         decode_tokens: tokens committed by decode steps, bonus tokens included, the prefill's own token excluded.
         preemptions: times it lost its memory to others and was recomputed.
         seconds: by phase.
+        predicted_accepted: of `accepted_tokens`, those that came from the request's own `prediction`.
+        predicted_rejected: tokens of the prediction that were verified and refused.
     """
 
     target_steps: int = 0
@@ -53,6 +56,8 @@ class RequestStats:
     decode_tokens: int = 0
     preemptions: int = 0
     seconds: PhaseSeconds = field(default_factory=PhaseSeconds)
+    predicted_accepted: int = 0
+    predicted_rejected: int = 0
 
     @property
     def acceptance_length(self) -> float:
@@ -133,6 +138,24 @@ class RequestResult:
     def stats(self) -> RequestStats:
         return self.choices[0].stats
 
+    @property
+    def stats_total(self) -> RequestStats:
+        """Of all choices together: counts and `accepted_lengths` are summed up and joined; `seconds` are the longest of each
+        phase, since choices share steps."""
+        each = [choice.stats for choice in self.choices]
+        names = [one.name for one in fields(PhaseSeconds)]
+        return RequestStats(
+            target_steps=sum(one.target_steps for one in each),
+            drafted_tokens=sum(one.drafted_tokens for one in each),
+            accepted_tokens=sum(one.accepted_tokens for one in each),
+            accepted_lengths=[length for one in each for length in one.accepted_lengths],
+            decode_tokens=sum(one.decode_tokens for one in each),
+            preemptions=sum(one.preemptions for one in each),
+            seconds=PhaseSeconds(*(max(getattr(one.seconds, name) for one in each) for name in names)),
+            predicted_accepted=sum(one.predicted_accepted for one in each),
+            predicted_rejected=sum(one.predicted_rejected for one in each),
+        )
+
 
 @dataclass(frozen=True)
 class TextPiece:
@@ -156,6 +179,7 @@ class StreamEvent:
         finish_reason: why this output ended, on its own last event.
         logprobs: of `token_ids`, when the request asked for them.
         request_id: the request's.
+        time: ``time.monotonic()`` when the engine had it.
     """
 
     text: str
@@ -167,3 +191,4 @@ class StreamEvent:
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] | None = None
     request_id: str = ""
+    time: float = field(default_factory=time.monotonic)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from draftproof.cache import BlockTable
 from draftproof.engine.economics import RequestAcceptance
 from draftproof.engine.output_text import OutputText
+from draftproof.engine.prediction import PredictionReader
 from draftproof.engine.results import RequestStats
 from draftproof.models.drafters.base import DraftSampling
 from draftproof.models.kv import SequenceKV
@@ -96,6 +97,8 @@ class Sequence:
         prompt_length: tokens of the prompt.
         output_limit: most output tokens: what the request allows, or what the context leaves.
         greedy_as_is: whether it takes the likeliest token of every row as it comes.
+        prediction: where it is in the output that the request predicts; None where it predicts none.
+        has_own_drafts: whether the request says how to draft it, by a length or a prediction.
     """
 
     request: Request
@@ -110,10 +113,12 @@ class Sequence:
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: RequestStats = field(default_factory=RequestStats)
+    prediction: PredictionReader | None = None
     queued_since: float = field(default_factory=time.perf_counter)
     prompt_length: int = field(init=False)
     output_limit: int = field(init=False)
     greedy_as_is: bool = field(init=False)
+    has_own_drafts: bool = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.request
@@ -122,6 +127,7 @@ class Sequence:
         self.prompt_length = len(self.tokens)
         self.output_limit = min(request.sampling.max_tokens, request.max_length - self.prompt_length)
         self.greedy_as_is = request.sampling.is_greedy and self.rules is None
+        self.has_own_drafts = self.prediction is not None or request.sampling.draft_length is not None
 
     @property
     def sampling(self) -> ResolvedSampling:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftproof.cache import OutOfBlocks
 from draftproof.engine.candidates import Work, lay_out, segments_of
@@ -14,6 +15,7 @@ from draftproof.engine.economics import DraftOutcome, DraftWish, Economist, Step
 from draftproof.engine.faults import as_coded
 from draftproof.engine.memory import KVMemory
 from draftproof.engine.metrics import Metrics
+from draftproof.engine.prediction import LONGEST
 from draftproof.engine.scheduler import Chunk, StepPlan
 from draftproof.engine.sequence import Sequence
 from draftproof.engine.verification import Verdict, verify
@@ -108,30 +110,86 @@ class StepRunner:
 
     def _is_watched(self, drafted: DraftRound) -> bool:
         """Whether economics learns from this step."""
-        return self.drafter is not None and self.economist.watches(drafted.slots)
+        return self.drafter is not None and not drafted.as_asked and self.economist.watches(drafted.slots)
 
     # Draft
 
     def _draft(self, plan: StepPlan) -> DraftRound:
         """Drafts for the chunks that decode, as far as economics wants, the token budget allows and blocks are at hand."""
+        own = [
+            place
+            for place, chunk in enumerate(plan.chunks)
+            if chunk.sequence.has_own_drafts and chunk.decodes
+        ]
+        if not own or self.economist.mode.kind == "off":
+            return self._draft_by_economist(plan, {}, plan.room)
+        drafts = self._draft_as_asked(plan, own)
+        rows = sum(len(draft.tokens) for draft in drafts.values())
+        usual = self._draft_by_economist(plan, drafts, plan.room - rows)
+        for place, draft in drafts.items():
+            usual.drafts[place] = draft
+        return DraftRound(usual.drafts, usual.sequences, usual.slots, as_asked=True)
+
+    def _draft_as_asked(self, plan: StepPlan, own: list[int]) -> dict[int, Draft]:
+        """Drafts, by place, of the requests that say how: by a prediction that holds here, or by a fixed length."""
+        drafts: dict[int, Draft] = {}
+        lengths: dict[int, int] = {}
+        room = plan.room
+        for place in own:
+            sequence = plan.chunks[place].sequence
+            fixed = sequence.sampling.draft_length
+            tokens = self._predicted(sequence, min(room, LONGEST if fixed is None else fixed))
+            if tokens:
+                drafts[place] = Draft(tokens, origin="prediction")
+                room -= len(tokens)
+            elif fixed is not None:
+                drafts[place] = Draft(origin="request")
+                if self.drafter is not None and sequence.running_memory.drafted:
+                    wanted = min(room, sequence.draft_room(min(fixed, self.drafter.max_draft_tokens)))
+                    lengths[place] = max(0, self._with_blocks(sequence, wanted))
+                    room -= lengths[place]
+        lengths = {place: length for place, length in lengths.items() if length > 0}
+        if self.drafter is not None and lengths:
+            sequences = [plan.chunks[place].sequence for place in lengths]
+            self.memory.take_in(sequences)
+            proposed = propose(self.drafter, self.target, sequences, list(lengths.values()))
+            drafts |= {
+                place: replace(draft, confidence=None, origin="request")
+                for place, draft in zip(lengths, proposed, strict=True)
+            }
+        return drafts
+
+    def _predicted(self, sequence: Sequence, most: int) -> list[int]:
+        """What the request's prediction has next, as far as it is of use and blocks are at hand."""
+        if sequence.prediction is None:
+            return []
+        tokens = sequence.prediction.propose(
+            sequence.tokens, sequence.prompt_length, sequence.draft_room(max(0, most))
+        )
+        return tokens[: max(0, self._with_blocks(sequence, len(tokens)))]
+
+    def _draft_by_economist(self, plan: StepPlan, but: Mapping[int, Draft], room: int) -> DraftRound:
+        """Drafts for all chunks that decode but some, which have their drafts already."""
         by_chunk = DraftRound.none(len(plan.chunks))
         if self.drafter is None:
             return by_chunk
         places = [
             place
             for place, chunk in enumerate(plan.chunks)
-            if chunk.decodes and chunk.sequence.running_memory.drafted
+            if chunk.decodes and chunk.sequence.running_memory.drafted and place not in but
         ]
         if not places:
             return by_chunk
         sequences = [plan.chunks[place].sequence for place in places]
         others = sum(chunk.count for chunk in plan.chunks) - len(places)
+        for draft in but.values():
+            others += len(draft.tokens)
         rests = self.economist.rests([sequence.acceptance for sequence in sequences], others, plan.refilled)
         self.memory.resting = self.economist.resting
         if rests:
             return by_chunk
         wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]
-        wanted = _within(self.economist.plan(wishes, others, plan.refilled), plan.room)
+        wanted = _within(self.economist.plan(wishes, others, plan.refilled), room)
         granted = [self._with_blocks(s, length) for s, length in zip(sequences, wanted, strict=True)]
         drafting = [s for s, length in zip(sequences, granted, strict=True) if length > 0]
         if not drafting:
@@ -207,7 +265,10 @@ class StepRunner:
             return Progress(sequence, error=as_coded(error))
         self.metrics.output_tokens += len(block.token_ids)
         if work.chunk.decodes:
-            self._count(sequence, len(work.drafts), min(verdict.accepted, len(block.token_ids)), block)
+            accepted = min(verdict.accepted, len(block.token_ids))
+            self._count(sequence, len(work.drafts), accepted, block)
+            if work.draft.origin == "prediction":
+                _count_prediction(sequence, len(work.drafts), verdict.accepted, accepted)
         return Progress(sequence, block)
 
     def _count(self, sequence: Sequence, drafted: int, accepted: int, block: CommittedBlock) -> None:
@@ -240,7 +301,15 @@ class StepRunner:
 
 
 def _was_drafted(work: Work) -> bool:
-    return bool(work.drafts) or bool(work.draft.confidence)
+    """Whether the economist and the drafter made its draft, who are to learn from it."""
+    return work.draft.origin == "economist" and (bool(work.drafts) or bool(work.draft.confidence))
+
+
+def _count_prediction(sequence: Sequence, drafted: int, accepted: int, kept: int) -> None:
+    assert sequence.prediction is not None
+    sequence.prediction.note(drafted, accepted)
+    sequence.stats.predicted_accepted += kept
+    sequence.stats.predicted_rejected += drafted - accepted
 
 
 def _outcome(one: _Verified) -> DraftOutcome:

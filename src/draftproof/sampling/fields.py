@@ -290,3 +290,31 @@ def count_of_logprobs(field: str, count: int | None, vocab_size: int | None) -> 
     if count > vocab_size:
         _refuse("DP439", field, f"at most the vocabulary size {vocab_size}", count)
     return vocab_size if count == ALL_TOKENS else count
+
+
+def check_draft_length(value: object) -> int | str:
+    """``"auto"`` or a whole number >= 0. Raises `RequestError` DP690."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    number = _as_int(value)
+    if number is None or number < 0:
+        _refuse("DP690", "draft_length", 'a whole number >= 0 (0 = no drafts) or "auto"', value)
+    return number
+
+
+def check_prediction(value: object) -> str | tuple[int, ...]:
+    """A text, or token ids. Raises `RequestError` DP691."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            _refuse("DP691", "prediction", "a text without halves of surrogate pairs", value)
+        return value
+    ids = (
+        [_as_int(item) for item in value]
+        if isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping))
+        else [None]
+    )
+    if any(number is None or number < 0 for number in ids):
+        _refuse("DP691", "prediction", "a text or a list of token ids", value)
+    return tuple(number for number in ids if number is not None)

@@ -48,9 +48,14 @@ class SamplingParams:
             temperature.
         prompt_logprobs: the same for the tokens of the prompt.
         structured_outputs: the form the output must have.
+        draft_length: how far to draft this request, which changes its speed and never its tokens: None or ``"auto"`` = as the
+            engine's draft mode says; 0 = never; N = N tokens a step, or the most the drafter can. Under mode ``"off"`` nothing
+            is drafted whatever is asked.
+        prediction: what the output will probably be, as text or token ids, e.g. a file that is to be changed a little. Where
+            the output goes along with it, its tokens are drafts, drafter or none. It never changes the output.
 
     Raises:
-        RequestError: DP420 to DP428 and DP433 to DP439, a code a field or kind of field, and DP444; the message says
+        RequestError: DP420 to DP428 and DP433 to DP439, a code a field or kind of field, DP444, DP690 and DP691; the message says
             which field, what was expected and what came.
     """
 
@@ -76,6 +81,8 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
+    draft_length: int | str | None = None
+    prediction: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if self.temperature is not None:
@@ -98,6 +105,10 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 self._store(name, fields.check_logprobs(name, getattr(self, name)))
+        if self.draft_length is not None:
+            self._store("draft_length", fields.check_draft_length(self.draft_length))
+        if self.prediction is not None:
+            self._store("prediction", fields.check_prediction(self.prediction))
 
     def _check_row_rules(self) -> None:
         """The fields that change logit rows."""
@@ -180,7 +191,14 @@ class SamplingParams:
             logprobs=fields.count_of_logprobs("logprobs", self.logprobs, vocab_size),
             prompt_logprobs=fields.count_of_logprobs("prompt_logprobs", self.prompt_logprobs, vocab_size),
             structured_outputs=self.structured_outputs,
+            draft_length=None if isinstance(self.draft_length, str) else self.draft_length,
+            prediction=self._prediction(),
         )
+
+    def _prediction(self) -> str | tuple[int, ...] | None:
+        """None for an empty one, which predicts nothing."""
+        given = self.prediction
+        return (given if isinstance(given, str) else tuple(given)) if given else None
 
     def _check_token_ranges(self, vocab_size: int | None) -> None:
         if vocab_size is None:
@@ -191,6 +209,7 @@ class SamplingParams:
             ("DP435", "logit_bias", biased),
             ("DP436", "allowed_token_ids", self.allowed_token_ids),
             ("DP436", "banned_token_ids", self.banned_token_ids),
+            ("DP691", "prediction", () if isinstance(self.prediction, str) else self.prediction),
         ):
             fields.check_in_vocabulary(code, name, ids or (), vocab_size)
 

@@ -41,6 +41,8 @@ class ResolvedSampling:
             -1 = all, only where the vocabulary size was not known.
         prompt_logprobs: the same for the prompt.
         structured_outputs: the form of the output, or None.
+        draft_length: draft tokens a step; None = as the engine's mode says.
+        prediction: what the output will probably be; never empty.
     """
 
     temperature: float
@@ -65,6 +67,8 @@ class ResolvedSampling:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
+    draft_length: int | None = None
+    prediction: str | tuple[int, ...] | None = None
 
     @property
     def is_greedy(self) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from draftproof.audit.prompts import AuditPrompt
 from draftproof.engine import LLM
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.models.rows import Segment
 from draftproof.sampling import SamplingParams
@@ -56,7 +57,13 @@ def encoded_as(llm: LLM, prompts: Sequence[AuditPrompt], style: str) -> list[lis
         return [encode_prompt(llm.tokenizer, prompt.text, vocabulary, length) for prompt in prompts]
     options = None if style == CHAT else {"enable_thinking": style == THINKING}
     return [
-        encode_chat(llm.tokenizer, [{"role": "user", "content": prompt.text}], vocabulary, length, options)
+        encode_chat(
+            llm.tokenizer,
+            [{"role": "user", "content": prompt.text}],
+            vocabulary,
+            length,
+            ChatOptions(template_kwargs=options or {}),
+        )
         for prompt in prompts
     ]
 

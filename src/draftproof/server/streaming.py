@@ -1,0 +1,68 @@
+"""Server-sent events: chunks go out as they come; whatever ends the stream is said in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from draftproof.errors import DraftproofError, ServerError
+from draftproof.server.errors import error_body
+from draftproof.server.protocol.answers import DONE
+from draftproof.server.protocol.gone import ClientGoneError
+
+logger = logging.getLogger("draftproof.server")
+
+
+class EventStream(Response):
+    """A streamed answer.
+
+    The status is sent before the first chunk is there, so that clients and proxies see at once that the request runs. The watch
+    over the client's connection is the generation's; this class only writes.
+
+    Args:
+        chunks: text of whole events.
+        held: closed with the stream, however it ends; the generation is in it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chunks: AsyncIterator[str], held: AsyncExitStack) -> None:
+        # A proxy that collects output before it passes it on would undo the streaming.
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        self.status_code, self.background, self.body = 200, None, b""
+        self.init_headers(headers)
+        self._chunks, self._held = chunks, held
+
+    def init_headers(self, headers: object = None) -> None:
+        super().init_headers(headers)  # type: ignore[arg-type]
+        # Not known in advance.
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(start)
+            last = DONE
+            try:
+                async for text in self._chunks:
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            except ClientGoneError:
+                last = ""
+            except DraftproofError as error:
+                last = _said(error) + DONE
+            except Exception:
+                logger.exception("a stream failed")
+                last = (
+                    _said(ServerError("DP643", "something went wrong inside the server; its log says what"))
+                    + DONE
+                )
+            await send({"type": "http.response.body", "body": last.encode(), "more_body": False})
+
+
+def _said(error: DraftproofError) -> str:
+    return "data: " + json.dumps(error_body(error)) + "\n\n"

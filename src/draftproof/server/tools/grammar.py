@@ -1,0 +1,98 @@
+"""What a model may write where it may call functions, as a grammar for llguidance.
+
+Text goes on as it likes until the mark of a call is complete; from there on the call's form is the only thing that may come. That
+is what lazy terminals are for: they end as soon as they can, so that the mark cannot be taken for more text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftproof.server.reasoning import ReasoningFormat
+from draftproof.server.tools.formats import ToolFormat
+
+_TEXT = r"TEXT: /(.|\n)*/"
+_SPACE = r"SPACE: /[ \n\t]{0,4}/"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that may be called: its name, and the JSON schema of its arguments."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+def grammar_of(
+    format_: ToolFormat,
+    functions: Sequence[Function],
+    *,
+    must: bool,
+    several: bool,
+    reasoning: ReasoningFormat | None = None,
+) -> str:
+    """A Lark grammar.
+
+    Args:
+        format_: how calls are written.
+        functions: that may be called.
+        must: a call is the only thing that may come (behind thoughts); else free text or calls.
+        several: more than one call may come.
+        reasoning: thoughts may come first, where a call must.
+    """
+    several = several and format_.parallel
+    names = [f"call_{index}" for index in range(len(functions))]
+    calls = [f"{name}: {_call(format_, function)}" for name, function in zip(names, functions, strict=True)]
+    if format_.listed:
+        more = ' (", " one)*' if several else ""
+        body = f'"[" one{more} "]"'
+    else:
+        body = "one"
+    lines = [f"one: {' | '.join(names)}", f"body: {body}", *calls]
+    if must:
+        again = " (SPACE start_mark body end_mark)*" if several and not format_.listed else ""
+        first = f"start_mark body end_mark{again}"
+        lines += [f"start_mark: {_mark(format_.start, format_.start_id)}", *_end_mark(format_)]
+        if reasoning is not None:
+            thought = "thought SPACE " if reasoning.starts_inside else "(thought SPACE)? "
+            opening = "" if reasoning.starts_inside else f"{json.dumps(reasoning.start)} "
+            lines += [
+                f"thought: {opening}thought_end",
+                f"thought_end[lazy]: TEXT {json.dumps(reasoning.end)}",
+                _TEXT,
+            ]
+            first = thought + first
+        return "\n".join(("%llguidance {}", f"start: {first}", *lines, _SPACE, ""))
+    lines += [*_end_mark(format_), _TEXT]
+    if format_.leads:
+        lines += [f"mark[lazy]: {json.dumps(format_.start)}"]
+        start = "mark body end_mark | tail"
+    elif format_.start_id is not None:
+        lines += [f"mark: TEXT <[{format_.start_id}]>"]
+        start = "(mark body end_mark)* tail" if several else "mark body end_mark | tail"
+    else:
+        lines += [f"mark[lazy]: TEXT {json.dumps(format_.start)}"]
+        start = "(mark body end_mark)* tail" if several else "mark body end_mark | tail"
+    return "\n".join(("%llguidance {}", f"start: {start}", "tail: TEXT", *lines, ""))
+
+
+def _call(format_: ToolFormat, function: Function) -> str:
+    """The object of a call. What `start` holds of it already is left out."""
+    space = "" if format_.listed or format_.leads else "\n"
+    opening = f'{space}{{"name": {json.dumps(function.name)}, "{format_.arguments}": '
+    if format_.leads:
+        opening = opening.removeprefix(format_.start)
+    closing = "}" + space
+    schema = json.dumps(function.parameters, ensure_ascii=False)
+    return f"{json.dumps(opening)} %json {schema} {json.dumps(closing)}"
+
+
+def _mark(text: str, token: int | None) -> str:
+    return json.dumps(text) if token is None else f"<[{token}]>"
+
+
+def _end_mark(format_: ToolFormat) -> list[str]:
+    return [f"end_mark: {_mark(format_.end, format_.end_id)}"]
