@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ def test_any_split_reads_the_same(
     if thought is not None and "</think>" not in thought:
         text, reasoning = f"<think>{thought}</think>{text}", THINK
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)] or [""]
+    pieces = [text[a:b] for a, b in pairwise(places)] or [""]
     whole = read(OutputParser(reasoning, plan), text)
     assert read(OutputParser(reasoning, plan), *pieces) == whole
     if format_.start not in lead:
@@ -239,9 +240,9 @@ class Template:
     """A tokenizer with a chat template and nothing else."""
 
     all_special_tokens: tuple[str, ...] = ()
-    added_tokens_decoder: dict[int, Any] = {}
 
     def __init__(self, chat_template: Any) -> None:
+        self.added_tokens_decoder: dict[int, Any] = {}
         self.chat_template = chat_template
 
 

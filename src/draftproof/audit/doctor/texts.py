@@ -55,14 +55,14 @@ def encoded_as(llm: LLM, prompts: Sequence[AuditPrompt], style: str) -> list[lis
     vocabulary, length = llm.target.info.vocab_size, llm.max_model_len
     if style == RAW:
         return [encode_prompt(llm.tokenizer, prompt.text, vocabulary, length) for prompt in prompts]
-    options = None if style == CHAT else {"enable_thinking": style == THINKING}
+    options = ChatOptions(template_kwargs={} if style == CHAT else {"enable_thinking": style == THINKING})
     return [
         encode_chat(
             llm.tokenizer,
             [{"role": "user", "content": prompt.text}],
             vocabulary,
             length,
-            ChatOptions(template_kwargs=options or {}),
+            options,
         )
         for prompt in prompts
     ]
