@@ -24,7 +24,7 @@ class Machine:
     """
 
     def __init__(self, most: int = 2) -> None:
-        self.now, self.taken, self.crowd, self.slow = 0.0, 0.0, 2.0, 1.0
+        self.now, self.taken, self.crowd, self.slow = 0.0, 0.0, 40.0, 1.0
         self.crew = Crew(most, lambda: self.now, lambda: int(self.taken))
 
     def step(self, rows: int = 1) -> float:
@@ -65,7 +65,7 @@ def test_when_the_others_have_gone_all_threads_come_back() -> None:
     machine = Machine()
     machine.crowd, machine.slow = 190.0, 4.0
     machine.run(60.0)
-    machine.crowd, machine.slow = 2.0, 1.0
+    machine.crowd, machine.slow = 40.0, 1.0
     machine.run(LONGEST_REST + 0.5)
     assert machine.run(20.0)[1] == 1.0
 
@@ -86,7 +86,7 @@ def test_steps_of_unlike_sizes_are_not_compared() -> None:
     while machine.crew.threads == machine.crew.most:
         machine.step(rows=64)
     machine.run(2.0, rows=1)
-    machine.crowd = 2.0
+    machine.crowd = 40.0
     machine.run(1.0, rows=1)
     assert machine.run(20.0, rows=1)[1] == 1.0
 

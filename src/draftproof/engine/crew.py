@@ -18,11 +18,16 @@ import torch
 
 LOOK = 0.1
 """Seconds between two looks at the counter of switches."""
-CROWDED = 50.0
-"""Cores taken away a second from which on there is somebody else. On a quiet machine there are less than 10."""
+CROWDED = 110.0
+"""Cores taken away a second from which on there is somebody else. On a quiet virtual machine with two there are 30 to 40, and 90 in
+the first second; with one of them taken, 190 to 300."""
+SURE = 2
+"""Looks in a row that have to say so."""
+CALM = 50
+"""Looks in a row that say nobody is there, after which what was found in trials counts no more."""
 FIRST_REST, LONGEST_REST = 0.25, 8.0
 """Seconds until the other number of threads is tried: doubled with each trial that confirms the present one."""
-TRIAL, TRIAL_STEPS = 0.05, 4
+TRIAL, TRIAL_STEPS = 0.02, 4
 """Seconds and steps of a trial, at least; it ends without a verdict after ten times as many seconds."""
 BETTER = 0.95
 """The other number of threads is taken when it needs less than this share of the time."""
@@ -59,6 +64,7 @@ class Crew:
         self.most, self.few = most, max(1, most - max(1, most // 4))
         self._clock, self._count = clock, count
         self._counted, self._looked = count(), clock()
+        self._crowded = 0  # looks in a row that found somebody; negative: nobody
         self.threads = self._usual = most
         self._rest, self._since = FIRST_REST, self._looked
         self._known: dict[tuple[int, int, int], float] = {}
@@ -79,17 +85,21 @@ class Crew:
         if self.threads != self._usual:
             self._judge((self._usual, rows, drafted), seconds, now)
         elif now - self._looked >= LOOK:
-            crowded = self._look(now)
-            if self._usual == self.most and not crowded:
+            self._look(now)
+            if self._crowded <= -CALM:
                 self._rest = FIRST_REST
-            elif now - self._since >= self._rest:
+            wondering = self._usual == self.few or self._crowded >= SURE
+            if wondering and now - self._since >= self._rest:
                 self._try(now)
 
-    def _look(self, now: float) -> bool:
+    def _look(self, now: float) -> None:
         """Whether somebody else is on the machine."""
         before, then = self._counted, self._looked
         self._counted, self._looked = self._count(), now
-        return (self._counted or 0) - (before or 0) >= CROWDED * (now - then)
+        if (self._counted or 0) - (before or 0) >= CROWDED * (now - then):
+            self._crowded = max(0, self._crowded) + 1
+        else:
+            self._crowded = min(0, self._crowded) - 1
 
     def _learn(self, key: tuple[int, int, int], seconds: float) -> None:
         if len(self._known) >= MOST_KEYS and key not in self._known:

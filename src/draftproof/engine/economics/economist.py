@@ -40,6 +40,9 @@ HOLD = 3
 twentieth of a small model's drafted step. Not after a draft that was of no use, until the sequence is known."""
 KNOWN = 8.0
 """Drafts, as remembered, that make a sequence, or the drafter, known."""
+WORTH_CUTTING_S = 4e-4
+"""Seconds that the rows of a draft must cost, for its tail to be cut off where the drafter is unsure: some five times what it takes to
+think about it."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
@@ -253,6 +256,8 @@ class Economist:
         lengths = list(planned)
         if self.mode.kind != "auto" or not self._confidence.informed or not any(planned):
             return lengths
+        if len(lengths) == 1 and self._little_to_cut(1 + lengths[0] + other_rows):
+            return lengths
         kept = trim_lengths(
             planned,
             FlatConfidence.of(confidences, self.max_draft_tokens),
@@ -265,6 +270,11 @@ class Economist:
             length if wish.acceptance.probing else short
             for wish, length, short in zip(wishes, lengths, kept, strict=True)
         ]
+
+    def _little_to_cut(self, rows: int) -> bool:
+        """Whether rows after the second cost a sequence alone too little to think about."""
+        target = self.costs.target
+        return target.one(rows, 1) - target.one(2, 1) < WORTH_CUTTING_S
 
     def observe(self, seen: Sequence[DraftOutcome]) -> None:
         """Learn from the drafts of a step. Sequences without a draft need not be named."""
