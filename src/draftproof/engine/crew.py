@@ -10,6 +10,7 @@ faster is then tried, and from time to time tried again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +20,16 @@ import torch
 LOOK = 0.1
 """Seconds between two looks at the counter of switches."""
 CROWDED = 110.0
-"""Cores taken away a second from which on there is somebody else. On a quiet virtual machine with two there are 30 to 40, and 90 in
-the first second; with one of them taken, 190 to 300."""
+"""Cores taken away a second from which on there is somebody else. On a quiet virtual machine of two there are 30 to 40, and 90
+in the first second; with one of them taken, 190 to 300."""
+CALM_RATE = 40.0
+"""The same with fewer threads, which are taken away less often: below it the others seem to have gone. On one of two cores there
+are 4 when nobody else is there, and 55 to 120 when somebody is."""
 SURE = 2
 """Looks in a row that have to say so."""
 CALM = 50
 """Looks in a row that say nobody is there, after which what was found in trials counts no more."""
-FIRST_REST, LONGEST_REST = 0.25, 8.0
+FIRST_REST, LONGEST_REST = 0.25, 4.0
 """Seconds until the other number of threads is tried: doubled with each trial that confirms the present one."""
 TRIAL, TRIAL_STEPS = 0.02, 4
 """Seconds and steps of a trial, at least; it ends without a verdict after ten times as many seconds."""
@@ -88,15 +92,19 @@ class Crew:
             self._look(now)
             if self._crowded <= -CALM:
                 self._rest = FIRST_REST
-            wondering = self._usual == self.few or self._crowded >= SURE
-            if wondering and now - self._since >= self._rest:
+            if self._usual == self.few:
+                rest = FIRST_REST if self._crowded <= -SURE else self._rest
+            else:
+                rest = self._rest if self._crowded >= SURE else math.inf
+            if now - self._since >= rest:
                 self._try(now)
 
     def _look(self, now: float) -> None:
         """Whether somebody else is on the machine."""
         before, then = self._counted, self._looked
         self._counted, self._looked = self._count(), now
-        if (self._counted or 0) - (before or 0) >= CROWDED * (now - then):
+        threshold = CROWDED if self._usual == self.most else CALM_RATE
+        if (self._counted or 0) - (before or 0) >= threshold * (now - then):
             self._crowded = max(0, self._crowded) + 1
         else:
             self._crowded = min(0, self._crowded) - 1

@@ -41,8 +41,8 @@ twentieth of a small model's drafted step. Not after a draft that was of no use,
 KNOWN = 8.0
 """Drafts, as remembered, that make a sequence, or the drafter, known."""
 WORTH_CUTTING_S = 4e-4
-"""Seconds that the rows of a draft must cost, for its tail to be cut off where the drafter is unsure: some five times what it takes to
-think about it."""
+"""Seconds that the rows of a draft must cost, for its tail to be cut off where the drafter is unsure: some five times what
+thinking about it takes."""
 IDLE_LOOK = 16
 """While the plan is not to draft, one step in so many is compared with the cost table: nothing new is to be expected."""
 
