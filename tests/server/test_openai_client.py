@@ -37,7 +37,8 @@ TOOLS: Any = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving(drafting_llm("dflash")) as address:
+    # In words, the functions would fill the tiny context.
+    with serving(drafting_llm("dflash"), tool_format="hermes") as address:
         yield address + "/v1"
 
 

@@ -17,7 +17,7 @@ from support.serving import drafting_llm, serving, settles
 chromium = pytest.importorskip("support.chromium", reason="needs playwright", exc_type=ImportError)
 ask, answer, expect, race = chromium.ask, chromium.answer, chromium.expect, chromium.race
 
-LLM = drafting_llm()
+LLM = drafting_llm("dflash")  # which always has something to propose
 
 
 @pytest.fixture(scope="module")

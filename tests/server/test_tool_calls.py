@@ -236,6 +236,25 @@ def test_thoughts_before_calls_that_must_come() -> None:
         assert read(OutputParser(THINK, plan), said)[2] == [("switch", '{"on": true}')]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_mark_in_a_thought_is_none(inside: bool) -> None:
+    reasoning = replace(THINK, starts_inside=inside)
+    plan = plan_tools(tool_format("hermes"), TOOLS, "auto", None, reasoning)
+    grammar = tiny_llm()._intake._grammars.compile(plan.structured_outputs)
+    tokenizer = tiny_llm().tokenizer
+    lead = "" if inside else "<think>"
+    call = '<tool_call>\n{"name": "switch", "arguments": {"on": true}}\n</tool_call>'
+    for said, fits in (
+        (lead + "I may write <tool_call> later</think>No.", True),
+        (lead + "hm</think>" + call, True),
+        (lead + "hm</think>" + call.replace("true", "1"), False),
+        (lead + "hm</think>Well, " + call + "\nand " + call, True),
+    ):
+        state = grammar.new_state()
+        taken = all(state.take(token) for token in tokenizer(said, add_special_tokens=False)["input_ids"])
+        assert taken == fits, said
+
+
 class Template:
     """A tokenizer with a chat template and nothing else."""
 
@@ -347,6 +366,21 @@ def test_a_template_without_functions_is_told_in_words() -> None:
             "DP660",
             "tools.0.function.description",
         ),
+        (
+            [{"type": "function", "function": {"name": "a", "extra": 1}}],
+            None,
+            "DP660",
+            "tools.0.function.extra",
+        ),
+        (
+            [{"type": "function", "function": {"name": "a", "strict": "x"}}],
+            None,
+            "DP660",
+            "tools.0.function.strict",
+        ),
+        ([SWITCH, tool("b", x={"type": "no such"})], None, "DP663", "tools.1.function.parameters"),
+        ([tool("b", x={"$ref": "#/$defs/gone"})], None, "DP663", "tools.0.function.parameters"),
+        ([], None, "DP660", "tools"),
         ([SWITCH], "any", "DP664", "tool_choice"),
         ([SWITCH], 5, "DP664", "tool_choice"),
         ([SWITCH], {"type": "allowed_tools"}, "DP664", "tool_choice"),

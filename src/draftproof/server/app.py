@@ -18,7 +18,7 @@ from draftproof.server.reasoning import ReasoningFormat, detect_reasoning, reaso
 from draftproof.server.routes import chat, completions, explain, health, metrics, models, playground, tokens
 from draftproof.server.settings import ServerSettings
 from draftproof.server.state import ServerState, fingerprint_of
-from draftproof.server.tools.formats import ToolFormat, detect_tool_format, tool_format
+from draftproof.server.tools.formats import ToolFormat, detect_tool_format, of_tokenizer, tool_format
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
@@ -74,7 +74,9 @@ def make_state(engine: AsyncEngine, settings: ServerSettings) -> ServerState:
 def _tools(llm: LLM, settings: ServerSettings) -> ToolFormat | None:
     if not getattr(llm.tokenizer, "chat_template", None):
         return None
-    return tool_format(settings.tool_format) if settings.tool_format else detect_tool_format(llm.tokenizer)
+    if settings.tool_format:
+        return of_tokenizer(tool_format(settings.tool_format), llm.tokenizer)
+    return detect_tool_format(llm.tokenizer)
 
 
 def _reasoning(llm: LLM, settings: ServerSettings) -> ReasoningFormat | None:

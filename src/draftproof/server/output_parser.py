@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 
 from draftproof.server.reasoning import ReasoningFormat
+from draftproof.server.tools.formats import ToolFormat
 from draftproof.server.tools.plan import ToolPlan
 
 
@@ -176,7 +177,7 @@ class OutputParser:
         found = self._head().match(self._text)
         if found is not None:
             self.called = True
-            deltas.append(ToolCallStart(self._calls, f"call_{uuid.uuid4().hex[:24]}", found[1]))
+            deltas.append(ToolCallStart(self._calls, _new_id(self._format), found[1]))
             self._text, self._state = self._text[found.end() :], "before_arguments"
             self._depth, self._quoted, self._escaped = 0, False, False
             return True
@@ -250,6 +251,11 @@ class OutputParser:
         if finished:
             self._text = ""
         return False
+
+
+def _new_id(format_: ToolFormat) -> str:
+    """An id for the reply. Mistral's templates take nine letters and digits, and nothing else."""
+    return uuid.uuid4().hex[:9] if format_.name == "mistral" else f"call_{uuid.uuid4().hex[:24]}"
 
 
 def _safe(text: str, mark: str) -> int:

@@ -105,6 +105,8 @@ def _prepare(server: ServerState, body: ChatRequest) -> Prepared:
     if plan is not None:
         messages = plan.messages_with_tools(messages)
         needs = FromPlan(plan.structured_outputs, tuple(plan.stop), not plan.skip_special_tokens)
+    elif server.tools is not None:  # earlier calls and their results still have to reach the template
+        messages = ToolPlan(server.tools, (), None, None).messages_with_tools(messages)
     params = chat_params(body, server.llm.max_model_len, usual_temperature(server.llm), needs)
     check_size(params.n, server.settings.max_choices, "n")
     options = chat_options(body, None if plan is None else plan.template_tools)

@@ -14,9 +14,6 @@ from typing import Any
 from draftproof.server.reasoning import ReasoningFormat
 from draftproof.server.tools.formats import ToolFormat
 
-_TEXT = r"TEXT: /(.|\n)*/"
-_SPACE = r"SPACE: /[ \n\t]{0,4}/"
-
 
 @dataclass(frozen=True)
 class Function:
@@ -41,42 +38,44 @@ def grammar_of(
         functions: that may be called.
         must: a call is the only thing that may come (behind thoughts); else free text or calls.
         several: more than one call may come.
-        reasoning: thoughts may come first, where a call must.
+        reasoning: thoughts may come first; in them the mark of a call is none.
     """
     several = several and format_.parallel
     names = [f"call_{index}" for index in range(len(functions))]
     calls = [f"{name}: {_call(format_, function)}" for name, function in zip(names, functions, strict=True)]
-    if format_.listed:
-        more = ' (", " one)*' if several else ""
-        body = f'"[" one{more} "]"'
-    else:
-        body = "one"
-    lines = [f"one: {' | '.join(names)}", f"body: {body}", *calls]
+    listed = f'"[" one{" (" + json.dumps(", ") + " one)*" if several else ""} "]"'
+    lines = [
+        f"one: {' | '.join(names)}",
+        f"body: {listed if format_.listed else 'one'}",
+        f"end_mark: {_mark(format_.end, format_.end_id)}",
+        *calls,
+        r"TEXT: /(.|\n)*/",
+        r"SPACE: /[ \n\t]{0,4}/",
+    ]
+    first = ""
+    if reasoning is not None:
+        first = "thought_end SPACE " if reasoning.starts_inside else "(thought_mark thought_end SPACE)? "
+        lines += [
+            f"thought_mark[lazy]: {json.dumps(reasoning.start)}",
+            f"thought_end[lazy]: TEXT {json.dumps(reasoning.end)}",
+        ]
     if must:
+        lines += [f"start_mark: {_mark(format_.start, format_.start_id)}"]
         again = " (SPACE start_mark body end_mark)*" if several and not format_.listed else ""
-        first = f"start_mark body end_mark{again}"
-        lines += [f"start_mark: {_mark(format_.start, format_.start_id)}", *_end_mark(format_)]
-        if reasoning is not None:
-            thought = "thought SPACE " if reasoning.starts_inside else "(thought SPACE)? "
-            opening = "" if reasoning.starts_inside else f"{json.dumps(reasoning.start)} "
-            lines += [
-                f"thought: {opening}thought_end",
-                f"thought_end[lazy]: TEXT {json.dumps(reasoning.end)}",
-                _TEXT,
-            ]
-            first = thought + first
-        return "\n".join(("%llguidance {}", f"start: {first}", *lines, _SPACE, ""))
-    lines += [*_end_mark(format_), _TEXT]
-    if format_.leads:
-        lines += [f"mark[lazy]: {json.dumps(format_.start)}"]
-        start = "mark body end_mark | tail"
-    elif format_.start_id is not None:
-        lines += [f"mark: TEXT <[{format_.start_id}]>"]
-        start = "(mark body end_mark)* tail" if several else "mark body end_mark | tail"
+        rest = f"start_mark body end_mark{again}"
     else:
-        lines += [f"mark[lazy]: TEXT {json.dumps(format_.start)}"]
-        start = "(mark body end_mark)* tail" if several else "mark body end_mark | tail"
-    return "\n".join(("%llguidance {}", f"start: {start}", "tail: TEXT", *lines, ""))
+        lines += ["tail: TEXT", _free_mark(format_)]
+        rest = "(start_mark body end_mark)* tail" if several else "(start_mark body end_mark | tail)"
+    return "\n".join(("%llguidance {}", f"start: {first}{rest}", *lines, ""))
+
+
+def _free_mark(format_: ToolFormat) -> str:
+    """Text up to and with the mark of a call."""
+    if format_.leads:
+        return f"start_mark[lazy]: {json.dumps(format_.start)}"
+    if format_.start_id is not None:
+        return f"start_mark: TEXT <[{format_.start_id}]>"
+    return f"start_mark[lazy]: TEXT {json.dumps(format_.start)}"
 
 
 def _call(format_: ToolFormat, function: Function) -> str:
@@ -92,7 +91,3 @@ def _call(format_: ToolFormat, function: Function) -> str:
 
 def _mark(text: str, token: int | None) -> str:
     return json.dumps(text) if token is None else f"<[{token}]>"
-
-
-def _end_mark(format_: ToolFormat) -> list[str]:
-    return [f"end_mark: {_mark(format_.end, format_.end_id)}"]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llguidance import LLMatcher
+
 from draftproof.errors import ServerError
 from draftproof.sampling import StructuredOutputs
 from draftproof.server.reasoning import ReasoningFormat
@@ -17,14 +19,12 @@ from draftproof.server.tools.grammar import Function, grammar_of
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_TOOLS = 128
 """As OpenAI's."""
+_FIELDS = frozenset(("name", "description", "parameters", "strict"))
 
-_WORDS = """You can call functions. To call one, write exactly
-
+_WORDS = """You can call these functions by writing exactly
 <tool_call>
 {"name": NAME, "arguments": ARGUMENTS}
 </tool_call>
-
-with the function's name and a JSON object of arguments that fits its schema. These are the functions:
 
 """
 
@@ -114,8 +114,8 @@ def plan_tools(
     Raises:
         ServerError: DP660 to DP665; `param` names the field.
     """
-    if len(tools) > MOST_TOOLS:
-        raise ServerError("DP660", f"tools may hold {MOST_TOOLS} functions, got {len(tools)}", "tools")
+    if not 1 <= len(tools) <= MOST_TOOLS:
+        raise ServerError("DP660", f"tools must hold 1 to {MOST_TOOLS} functions, got {len(tools)}", "tools")
     functions = [_function(tool, index) for index, tool in enumerate(tools)]
     names = [function.name for function in functions]
     for index, name in enumerate(names):
@@ -160,6 +160,16 @@ def _function(tool: Any, index: int) -> Function:
     function = tool.get("function")
     if not isinstance(function, Mapping):
         raise ServerError("DP660", f"{where}.function must be an object", f"{where}.function")
+    if unknown := sorted(function.keys() - _FIELDS):
+        raise ServerError(
+            "DP660",
+            f"{where}.function has no field {str(unknown[0])[:60]!r}",
+            f"{where}.function.{str(unknown[0])[:60]}",
+        )
+    if not isinstance(function.get("strict"), (bool, type(None))):
+        raise ServerError(
+            "DP660", f"{where}.function.strict must be true or false", f"{where}.function.strict"
+        )
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ServerError(
@@ -187,7 +197,20 @@ def _function(tool: Any, index: int) -> Function:
         raise ServerError(
             "DP660", f"{where}.function.description must be a text", f"{where}.function.description"
         )
-    return Function(name, {"type": "object", **parameters})
+    schema = {"type": "object", **parameters}
+    _check_schema(schema, f"{where}.function.parameters")
+    return Function(name, schema)
+
+
+def _check_schema(schema: Mapping[str, Any], where: str) -> None:
+    """Whether a grammar can be made of a schema: here, where the function's place in the request is known."""
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        problem = LLMatcher.validate_grammar(grammar)
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+    if problem:
+        raise ServerError("DP663", f"{where} cannot be used: {problem.splitlines()[0][:300]}", where)
 
 
 def _chosen(tool_choice: Any, names: Sequence[str]) -> str | _Named:
