@@ -208,7 +208,12 @@ def test_tools(client: OpenAI, choice: Any) -> None:
 
 
 def test_streamed_tools(client: OpenAI) -> None:
-    options: Any = {"tools": TOOLS, "tool_choice": "required", "max_completion_tokens": 300}
+    options: Any = {
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "max_completion_tokens": 300,
+        "parallel_tool_calls": False,
+    }
     whole = create(client, **options).choices[0].message.tool_calls
     calls: dict[int, dict[str, str]] = {}
     for chunk in create(client, **options, stream=True):
