@@ -304,13 +304,19 @@ class Terminal:
         self._unread = before + self._unread
         return True
 
-    def end(self) -> int:
-        while True:
+    def end(self, seconds: float = 40) -> int:
+        """Say that no more is typed, as often as it takes to be heard; the exit status."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             try:
-                if not os.read(self._side, 4096):
+                if not select.select([self._side], [], [], 1.0)[0]:
+                    self.type("\x04")
+                elif not os.read(self._side, 4096):
                     break
             except OSError:
                 break
+        else:
+            os.kill(self.pid, signal.SIGKILL)
         os.close(self._side)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 

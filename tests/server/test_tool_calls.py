@@ -136,6 +136,8 @@ def test_text_or_calls_with_auto(name: str) -> None:
     assert allowed(good)
     assert not allowed(good.replace("true", "1"))
     assert not allowed(good.replace("switch", "launch"))
+    assert allowed(good.replace("true", "   true"))
+    assert not allowed(good.replace("true", 100 * " " + "true")), "blanks without end"
 
 
 def written(format_: ToolFormat, calls: list[tuple[str, dict[str, Any]]], lead: str, tail: str) -> str:
@@ -192,6 +194,19 @@ def test_text_is_never_lost(text: str, name: str) -> None:
     _, content, calls = read(parser, *text, "")
     if not calls:
         assert content.split() == text.split()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    cuts=st.lists(st.integers(0, 200), max_size=8), bad=st.sampled_from(["bad", "{}", '{"name": 5}', "\n"])
+)
+def test_what_is_no_call_is_text_and_a_call_after_it_a_call(cuts: list[int], bad: str) -> None:
+    plan = plan_tools(tool_format("hermes"), TOOLS, "auto")
+    text = f'<tool_call>{bad}</tool_call> <tool_call>\n{{"name": "switch", "arguments": {{"on": true}}}}\n</tool_call>'
+    places = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
+    pieces = [text[a:b] for a, b in pairwise(places)]
+    shown = ("", f"<tool_call>{bad}</tool_call>", [("switch", '{"on": true}')])
+    assert read(OutputParser(None, plan), *pieces) == shown
 
 
 def test_no_tools_is_plain_text() -> None:

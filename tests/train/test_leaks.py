@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompt_files import FilePrompt
 from draftproof.engine.prompts import encode_chat
 from draftproof.errors import RequestError
@@ -76,7 +77,7 @@ def test_answers_are_judged_by_their_prompts() -> None:
     held = HeldOut(HELD, llm.tokenizer)
 
     def response(text: str) -> Response:
-        ids = encode_chat(llm.tokenizer, [{"role": "user", "content": text}], 1000, 1000, None)
+        ids = encode_chat(llm.tokenizer, [{"role": "user", "content": text}], 1000, 1000, ChatOptions())
         return Response(tuple(ids), (5, 6))
 
     bad = [

@@ -69,6 +69,7 @@ class OutputParser:
         self._text = ""
         self._calls = 0
         self._state = "open" if reasoning is not None else "content"
+        self._after_call = False  # nothing but blanks has come since a call
         self._begun = False  # something other than blanks has been shown as content
         self._depth, self._quoted, self._escaped = 0, False, False
         if reasoning is not None and reasoning.starts_inside:
@@ -146,7 +147,7 @@ class OutputParser:
         shown = self._text if finished else self._text[: _safe(self._text, format_.start)]
         if not finished:
             shown = shown[: len(shown.rstrip())]
-        if shown and (shown.strip() or not self._calls):
+        if shown and (shown.strip() or not self._after_call):
             self._show(deltas, shown)
         self._text = self._text[len(shown) :]
         return False
@@ -166,7 +167,7 @@ class OutputParser:
 
     def _show(self, deltas: list[Delta], text: str) -> None:
         if text:
-            self._begun = True
+            self._begun, self._after_call = True, False
             deltas.append(ContentDelta(text))
 
     # Calls
@@ -181,13 +182,14 @@ class OutputParser:
             self._text, self._state = self._text[found.end() :], "before_arguments"
             self._depth, self._quoted, self._escaped = 0, False, False
             return True
-        closed = bool(self._format.end) and self._format.end in self._text
-        if closed or finished:  # not the form of a call: then it is text
-            self._show(
-                deltas, self._format.start + self._text if not self._calls or self._text.strip() else ""
-            )
-            self._text, self._state = "", "content"
-        return False
+        end = self._text.find(self._format.end) if self._format.end else -1
+        if end < 0 and not finished:
+            return False
+        # Not the form of a call: then it is text.
+        cut = end + len(self._format.end) if end >= 0 else len(self._text)
+        self._show(deltas, self._format.start + self._text[:cut])
+        self._text, self._state = self._text[cut:], "content"
+        return bool(self._text)
 
     def _head(self) -> re.Pattern[str]:
         assert self._format is not None
@@ -215,6 +217,7 @@ class OutputParser:
         if end is None:
             return False
         self._calls += 1
+        self._after_call = True
         self._state = "after_arguments"
         return True
 

@@ -14,6 +14,8 @@ from typing import Any
 from draftproof.server.reasoning import ReasoningFormat
 from draftproof.server.tools.formats import ToolFormat
 
+_BLANKS = r"[ \n\t]{1,20}"
+
 
 @dataclass(frozen=True)
 class Function:
@@ -85,7 +87,9 @@ def _call(format_: ToolFormat, function: Function) -> str:
     if format_.leads:
         opening = opening.removeprefix(format_.start)
     closing = "}" + space
-    schema = json.dumps(function.parameters, ensure_ascii=False)
+    # A small model may write blanks for ever where it may.
+    bounded = {**function.parameters, "x-guidance": {"whitespace_pattern": _BLANKS}}
+    schema = json.dumps(bounded, ensure_ascii=False)
     return f"{json.dumps(opening)} %json {schema} {json.dumps(closing)}"
 
 
