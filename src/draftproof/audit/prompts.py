@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftproof.engine import LLM
-from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompt_files import read_prompt_file
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.errors import RequestError
@@ -101,8 +100,6 @@ def encoded(llm: LLM, prompts: Sequence[AuditPrompt]) -> list[list[int]]:
     if not getattr(llm.tokenizer, "chat_template", None):
         return [encode_prompt(llm.tokenizer, prompt.text, vocabulary, length) for prompt in prompts]
     return [
-        encode_chat(
-            llm.tokenizer, [{"role": "user", "content": prompt.text}], vocabulary, length, ChatOptions()
-        )
+        encode_chat(llm.tokenizer, [{"role": "user", "content": prompt.text}], vocabulary, length)
         for prompt in prompts
     ]

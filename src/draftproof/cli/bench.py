@@ -12,6 +12,7 @@ import typer
 
 from draftproof.cli.exits import Debug, coded
 from draftproof.cli.generate import drafter_source, hide_loading_bars
+from draftproof.cli.options import DrafterName, TrustRemoteCode
 from draftproof.errors import RequestError
 
 if TYPE_CHECKING:
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
 @coded
 def bench(
     model: Annotated[str, typer.Argument(help="Known name, folder, or hub id.")] = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
-        ),
-    ] = "auto",
+    drafter: DrafterName = "auto",
     dtype: Annotated[str, typer.Option(help="As in generate.")] = "auto",
     block_size: Annotated[int | None, typer.Option(help="Tokens per step: anchor and drafts.")] = None,
     prompts: Annotated[
@@ -54,9 +50,7 @@ def bench(
         Path | None, typer.Option("--json", help="Keep results in this file, and go on from it.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw speed and acceptance into this PNG.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     debug: Debug = False,
 ) -> None:
     """Measure speed, latency, acceptance and memory, drafting off and on, in interleaved runs.

@@ -9,6 +9,15 @@ import typer
 
 from draftproof.cli.exits import Debug, coded
 from draftproof.cli.generate import drafter_source, hide_loading_bars
+from draftproof.cli.options import (
+    BlockSizeAtMost,
+    DrafterName,
+    DraftModeName,
+    Dtype,
+    Executor,
+    Lossless,
+    TrustRemoteCode,
+)
 from draftproof.errors import ServerError
 
 if TYPE_CHECKING:
@@ -27,12 +36,7 @@ def chat(
             help=f"Known name, folder, or hub id ({MODEL}); with --url the name the server gives it."
         ),
     ] = None,
-    drafter: Annotated[
-        str,
-        typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
-        ),
-    ] = "auto",
+    drafter: DrafterName = "auto",
     url: Annotated[
         str | None, typer.Option(help="Talk to this OpenAI-compatible server instead, http://host:port.")
     ] = None,
@@ -46,23 +50,13 @@ def chat(
     top_k: Annotated[int | None, typer.Option(help="Keep this many tokens; 0 keeps all.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Drop tokens under this share of the best.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the answers, with any drafter or none.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")] = "auto",
-    executor: Annotated[
-        str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
-    ] = "auto",
-    block_size: Annotated[
-        int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")
-    ] = None,
-    draft_mode: Annotated[
-        str, typer.Option(help="auto: as far as pays here; fixed=N: always N tokens; off: never.")
-    ] = "auto",
-    lossless: Annotated[
-        str, typer.Option(help="strict: refuse a machine that is not bit-identical; auto: warn.")
-    ] = "auto",
+    dtype: Dtype = "auto",
+    executor: Executor = "auto",
+    block_size: BlockSizeAtMost = None,
+    draft_mode: DraftModeName = "auto",
+    lossless: Lossless = "auto",
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of conversation and answer.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     debug: Debug = False,
 ) -> None:
     """Talk with a model. Ctrl-C stops an answer, /help lists the commands, /quit or Ctrl-D ends.
@@ -102,7 +96,7 @@ def chat(
         name = model or MODEL
         llm = LLM(
             model=name,
-            drafter=drafter_source(drafter, model or MODEL),
+            drafter=drafter_source(drafter, name),
             dtype=dtype,
             block_size=block_size,
             draft_mode=draft_mode,

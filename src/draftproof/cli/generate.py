@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftproof.cli.exits import Debug, coded
+from draftproof.cli.options import (
+    BlockSizeAtMost,
+    DrafterName,
+    DraftModeName,
+    Dtype,
+    Executor,
+    Lossless,
+    TrustRemoteCode,
+)
 from draftproof.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,12 +60,7 @@ class Question:
 def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     model: Annotated[str, typer.Option(help="Known name, folder, or hub id.")] = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
-        ),
-    ] = "auto",
+    drafter: DrafterName = "auto",
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this mass.")] = None,
@@ -81,23 +85,13 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the prompt as it is, no chat template.")
     ] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")] = "auto",
-    executor: Annotated[
-        str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
-    ] = "auto",
-    block_size: Annotated[
-        int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")
-    ] = None,
-    draft_mode: Annotated[
-        str, typer.Option(help="auto: as far as pays here; fixed=N: always N tokens; off: never.")
-    ] = "auto",
-    lossless: Annotated[
-        str, typer.Option(help="strict: refuse a machine that is not bit-identical; auto: warn.")
-    ] = "auto",
+    dtype: Dtype = "auto",
+    executor: Executor = "auto",
+    block_size: BlockSizeAtMost = None,
+    draft_mode: DraftModeName = "auto",
+    lossless: Lossless = "auto",
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and output.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Run without the drafter too; status 1 if any token differs.")
     ] = False,

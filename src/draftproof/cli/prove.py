@@ -14,6 +14,7 @@ import typer
 
 from draftproof.cli.exits import Debug, coded
 from draftproof.cli.generate import drafter_source, hide_loading_bars
+from draftproof.cli.options import DrafterName, Dtype, Executor, TrustRemoteCode
 from draftproof.errors import RequestError
 
 if TYPE_CHECKING:
@@ -29,16 +30,6 @@ prove = typer.Typer(
 )
 
 Model = Annotated[str, typer.Option(help="Known name, folder, or hub id.")]
-DrafterName = Annotated[
-    str,
-    typer.Option(
-        help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
-    ),
-]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")]
-Executor = Annotated[
-    str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
-]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens per step: anchor and drafts.")]
 Prompts = Annotated[
     Path | None, typer.Option(help="JSON Lines file with a field `prompt` a line; a built-in set without.")
@@ -48,9 +39,6 @@ MaxTokens = Annotated[int, typer.Option(help="Most tokens of each output.")]
 Seed = Annotated[int, typer.Option(help="Of the sampled requests.")]
 Seconds = Annotated[float | None, typer.Option("--budget", help="Begin nothing new after so many seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-]
 
 
 @prove.command()

@@ -9,6 +9,15 @@ import typer
 
 from draftproof.cli.exits import Debug, coded
 from draftproof.cli.generate import drafter_source, hide_loading_bars
+from draftproof.cli.options import (
+    BlockSizeAtMost,
+    DrafterName,
+    DraftModeName,
+    Dtype,
+    Executor,
+    Lossless,
+    TrustRemoteCode,
+)
 from draftproof.errors import RequestError, ServerError
 
 if TYPE_CHECKING:
@@ -20,12 +29,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 @coded
 def serve(
     model: Annotated[str, typer.Argument(help="Known name, folder, or hub id.")] = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option(
-            help="none, ngram, default, folder or hub id of a DFlash checkpoint; auto: $DRAFTPROOF_DRAFTER, default, or ngram."
-        ),
-    ] = "auto",
+    drafter: DrafterName = "auto",
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine's.")
     ] = "127.0.0.1",
@@ -72,20 +76,12 @@ def serve(
         bool, typer.Option("--log-prompts", help="Write the bodies of requests into the log.")
     ] = False,
     no_access_log: Annotated[bool, typer.Option("--no-access-log", help="No line for each request.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, int8 or int4.")] = "auto",
+    dtype: Dtype = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    executor: Annotated[
-        str, typer.Option(help="fused: one compiled call a pass; transformers: the model's own code; auto.")
-    ] = "auto",
-    block_size: Annotated[
-        int | None, typer.Option(help="Tokens per step at most: anchor and drafts.")
-    ] = None,
-    draft_mode: Annotated[
-        str, typer.Option(help="auto: as far as pays here; fixed=N: always N tokens; off: never.")
-    ] = "auto",
-    lossless: Annotated[
-        str, typer.Option(help="strict: refuse a machine that is not bit-identical; auto: warn.")
-    ] = "auto",
+    executor: Executor = "auto",
+    block_size: BlockSizeAtMost = None,
+    draft_mode: DraftModeName = "auto",
+    lossless: Lossless = "auto",
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and output.")] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Outputs decoded at once.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Prompt and draft tokens per step.")] = 512,
@@ -96,9 +92,7 @@ def serve(
         bool, typer.Option("--no-prefix-caching", help="Compute every prompt anew.")
     ] = False,
     revision: Annotated[str | None, typer.Option(help="Hub revision of the model.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     debug: Debug = False,
 ) -> None:
     """Serve a model over OpenAI's API. The address is printed when requests are taken; the log goes to standard error."""

@@ -15,6 +15,7 @@ from draftproof.errors import RequestError
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
+DEFAULT = ChatOptions()
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``{"role": ..., "content": ...}`` each."""
 
@@ -65,7 +66,7 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, vocab_size: int, max_length: i
 
 
 def encode_chat(
-    tokenizer: Any, messages: Messages, vocab_size: int, max_length: int, options: ChatOptions
+    tokenizer: Any, messages: Messages, vocab_size: int, max_length: int, options: ChatOptions = DEFAULT
 ) -> list[int]:
     """Token ids of a conversation through the model's chat template.
 

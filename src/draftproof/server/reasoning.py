@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from draftproof.errors import ServerError
@@ -54,7 +54,7 @@ def detect_reasoning(tokenizer: Any) -> ReasoningFormat | None:
     # A template that opens the thought itself does so behind the assistant's header, as the last thing it writes.
     tail = template[template.rfind("add_generation_prompt") :] if "add_generation_prompt" in template else ""
     opened = found.start in tail and found.end not in tail
-    return replace(_FORMATS["think_open"]) if opened else found
+    return _FORMATS["think_open"] if opened else found
 
 
 def template_text(tokenizer: Any) -> str:

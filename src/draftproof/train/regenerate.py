@@ -17,7 +17,6 @@ from typing import TypeVar
 import torch
 
 from draftproof.engine import LLM, RequestResult, StreamEvent
-from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompt_files import FilePrompt
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.errors import RequestError
@@ -244,7 +243,7 @@ class _Run:
         vocabulary, length = llm.target.info.vocab_size, llm.max_model_len
         try:
             if getattr(llm.tokenizer, "chat_template", None):
-                return tuple(encode_chat(llm.tokenizer, prompt.chat, vocabulary, length, ChatOptions()))
+                return tuple(encode_chat(llm.tokenizer, prompt.chat, vocabulary, length))
             return tuple(encode_prompt(llm.tokenizer, prompt.text, vocabulary, length))
         except RequestError as error:
             if error.code != "DP402":

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftproof.engine import LLM
-from draftproof.engine.chat_options import ChatOptions
 from draftproof.engine.prompt_files import FilePrompt, read_prompt_file
 from draftproof.engine.prompts import encode_chat, encode_prompt
 from draftproof.errors import RequestError
@@ -144,7 +143,7 @@ def _encoded(llm: LLM, prompt: FilePrompt) -> tuple[int, ...]:
     size, length = llm.target.info.vocab_size, llm.max_model_len
     try:
         if getattr(llm.tokenizer, "chat_template", None):
-            return tuple(encode_chat(llm.tokenizer, prompt.chat, size, length, ChatOptions()))
+            return tuple(encode_chat(llm.tokenizer, prompt.chat, size, length))
         return tuple(encode_prompt(llm.tokenizer, prompt.text, size, length))
     except RequestError:
         return ()
