@@ -2,8 +2,8 @@
 
     python bench/speed.py --prompts dev.jsonl --drafter FOLDER --batch 1,4,16,32 --modes auto,off --rounds 15
 
-In every round each mode generates the same tokens for the same prompts, in turning order; what counts is the ratio of the times
-within a round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON
+In every round each mode generates the same tokens for the same prompts (`--batches` of them, one after another), in turning order;
+what counts is the ratio of the times within a round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON
 a cell (group x batch) goes to `--out`; cells already there are not run again.
 """
 
@@ -120,7 +120,7 @@ class Engines:
 def measure(
     engines: Engines, options: argparse.Namespace, group: str, prompts: list[BenchPrompt], batch: int
 ) -> Cell:
-    chosen = [prompts[index % len(prompts)] for index in range(batch)]
+    chosen = [prompts[index % len(prompts)] for index in range(batch * options.batches)]
     params = [
         SamplingParams(
             temperature=options.temperature, seed=index, max_tokens=options.max_tokens, ignore_eos=True
@@ -128,6 +128,7 @@ def measure(
         for index in range(batch)
     ]
     messages = [prompt.messages for prompt in chosen]
+    batches = [messages[first : first + batch] for first in range(0, len(messages), batch)]
     seconds: dict[str, list[float]] = {mode: [] for mode in options.modes}
     outputs: dict[str, list[list[int]]] = {}
     before = {mode: engine.metrics for mode, engine in engines.by_mode.items()}
@@ -135,11 +136,11 @@ def measure(
         turn = round_number % len(options.modes)
         for mode in options.modes[turn:] + options.modes[:turn]:
             started = time.perf_counter()
-            results = engines.by_mode[mode].chat(messages, params, progress=False)
+            results = [engines.by_mode[mode].chat(some, params, progress=False) for some in batches]
             spent = time.perf_counter() - started
             if round_number:  # the first one fills the prefix caches
                 seconds[mode].append(spent)
-            outputs[mode] = [result.token_ids for result in results]
+            outputs[mode] = [result.token_ids for some in results for result in some]
     acceptance, lengths = {}, {}
     for mode, engine in engines.by_mode.items():
         now, then = engine.metrics, before[mode]
@@ -229,6 +230,7 @@ def main() -> None:
     parser.add_argument("--groups", type=lambda text: text.split(","), default=None)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["auto", "off"])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batches", type=int, default=1, help="in a round, each of the group's next prompts")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--out", type=Path, default=Path("speed.jsonl"))

@@ -294,8 +294,7 @@ class Economist:
         for outcome in seen:
             if outcome.acceptance.probing:
                 self._patience = FIRST_WAIT if outcome.accepted else min(MOST_PATIENCE, 2 * self._patience)
-                if outcome.accepted:
-                    self._probes.refund()
+                self._probes.learn(outcome.acceptance, outcome.accepted > 0)
             outcome.acceptance.settle(outcome.accepted > 0)
 
     def _learn(self, seen: Sequence[DraftOutcome]) -> None:

@@ -23,10 +23,18 @@ MOST_DEBT = 0.5
 """Trials right after one that worked may go into debt; in passes, how far."""
 FULL_GAIN = 0.3
 """Where even perfect drafts would gain less than this, the budget shrinks in proportion."""
+TRIAL_MEMORY = 0.95
+"""What is kept of earlier trials at each new one: about 20 are remembered."""
+BELIEF = 1.0
+"""Trials hoped to work that stand for the belief that as many do as are hoped to."""
 
 
 class Probes:
-    """Lends time to trials: each undrafted step earns a little, each trial spends what it is expected to lose."""
+    """Lends time to trials: each undrafted step earns a little, each trial spends what it is expected to lose.
+
+    A sequence is tried because its drafts failed, so that its trials work less often than its estimate says, which is drawn to
+    that of all drafts. How much less is kept here, and trials cost what they really do.
+    """
 
     def __init__(self) -> None:
         self.credit = 0.0
@@ -34,15 +42,28 @@ class Probes:
         self._pause = 0
         self._earned = 0.0
         self._refund = 0.0
+        self._hoped = self._worked = BELIEF
+        self._under_way: dict[int, float] = {}
 
     def earn(self, steps: int = 1) -> None:
         """Steps without a trial, like the last one."""
         self.credit += steps * self._earned
         self._pause -= steps
 
-    def refund(self) -> None:
-        """One of the last trials worked: it brought a token that had hardly been hoped for."""
-        self.credit += self._refund
+    @property
+    def luck(self) -> float:
+        """Trials that worked over trials that were hoped to, of late; at most 1. Those right after one that worked aside."""
+        return min(1.0, self._worked / self._hoped)
+
+    def learn(self, request: RequestAcceptance, accepted: bool) -> None:
+        """What became of the trial of a sequence. One that works brings a token that had hardly been hoped for."""
+        if accepted:
+            self.credit += self._refund
+        hoped = self._under_way.pop(id(request), None)
+        if hoped is not None:
+            keep = (1.0 - TRIAL_MEMORY) * BELIEF
+            self._hoped = TRIAL_MEMORY * self._hoped + keep + hoped
+            self._worked = TRIAL_MEMORY * self._worked + keep + accepted
 
     def quiet(self, requests: Sequence[RequestAcceptance]) -> int:
         """For how many steps there will be no trial if none of these sequences drafts."""
@@ -85,7 +106,12 @@ class Probes:
             return []
         due.sort(key=lambda index: (not requests[index].hot, requests[index].wait - requests[index].idle))
         token_s = shape.worth_of_one / rate
-        loss = losses(due, first_chances, lengths, room, token_s, shape, costs).tolist()
+        luck = self.luck
+        chances = [
+            chance if request.hot else chance * luck
+            for chance, request in zip(first_chances, requests, strict=True)
+        ]
+        loss = losses(due, chances, lengths, room, token_s, shape, costs).tolist()
         if not loss:  # nothing to be found out at this size of batch
             self._pause = LONGEST_WAIT
             return []
@@ -98,6 +124,9 @@ class Probes:
             hot = sum(requests[index].hot for index in due)
             taken = hot if self.credit > -MOST_DEBT * pass_s else 0
         if taken:
+            self._under_way = {
+                id(requests[index]): first_chances[index] for index in due[:taken] if not requests[index].hot
+            }
             self.credit -= loss[taken - 1]
             self._refund = min(loss[taken - 1] / taken, token_s)
         else:
