@@ -2,9 +2,11 @@
 
     python bench/speed.py --prompts dev.jsonl --drafter FOLDER --batch 1,4,16,32 --modes auto,off --rounds 15
 
-In every round each mode generates the same tokens for the same prompts (`--batches` of them, one after another), in turning order;
-what counts is the ratio of the times within a round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON
-a cell (group x batch) goes to `--out`; cells already there are not run again.
+In every round each mode generates the same tokens for the same prompts (with `--batches`, the group's next prompts in the next
+round, and round again). The modes take turns step by step, so that a machine that is slow for a second is slow for all of them: a
+mode's time is the sum of its own steps, from handing the prompts in to the last token. What counts is the ratio of the times within a
+round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON a cell (group x
+batch) goes to `--out`; cells already there are not run again.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import tempfile
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +29,8 @@ from rich.table import Table
 from scipy import stats
 
 from draftproof import LLM, EngineOptions, SamplingParams
+from draftproof.engine import StreamEvent
+from draftproof.engine.prompts import Messages
 from draftproof.models.drafters import write_random_checkpoint
 from prompts import BenchPrompt, read_prompts
 
@@ -117,6 +124,45 @@ class Engines:
         }
 
 
+class Answering:
+    """One engine on its way through some requests.
+
+    Args:
+        llm: the engine.
+        conversations, params: of the requests.
+
+    Attributes:
+        seconds: spent so far.
+    """
+
+    def __init__(self, llm: LLM, conversations: Sequence[Messages], params: Sequence[SamplingParams]) -> None:
+        self._llm, self._events = llm, deque[StreamEvent]()
+        began = time.perf_counter()
+        requests = [
+            llm.prepare(None, mine, self._events.append, messages=messages)
+            for messages, mine in zip(conversations, params, strict=True)
+        ]
+        for request in requests:
+            llm.loop.add(request)
+        self._order = [request.request_id for request in requests]
+        self.seconds = time.perf_counter() - began
+
+    def step(self) -> bool:
+        """One step; whether there is more to do."""
+        began = time.perf_counter()
+        more = self._llm.loop.step()
+        self.seconds += time.perf_counter() - began
+        return more
+
+    def token_ids(self) -> list[list[int]]:
+        """The outputs, in the requests' order. Raises the error of one that failed."""
+        results = {event.request_id: event.result for event in self._events if event.result is not None}
+        for result in results.values():
+            if result.error is not None:
+                raise result.error
+        return [results[name].token_ids for name in self._order]
+
+
 def measure(
     engines: Engines, options: argparse.Namespace, group: str, prompts: list[BenchPrompt], batch: int
 ) -> Cell:
@@ -128,19 +174,24 @@ def measure(
         for index in range(batch)
     ]
     messages = [prompt.messages for prompt in chosen]
-    batches = [messages[first : first + batch] for first in range(0, len(messages), batch)]
     seconds: dict[str, list[float]] = {mode: [] for mode in options.modes}
-    outputs: dict[str, list[list[int]]] = {}
+    luck = random.Random(0)
     before = {mode: engine.metrics for mode, engine in engines.by_mode.items()}
-    for round_number in range(options.rounds + 1):
-        turn = round_number % len(options.modes)
-        for mode in options.modes[turn:] + options.modes[:turn]:
-            started = time.perf_counter()
-            results = [engines.by_mode[mode].chat(some, params, progress=False) for some in batches]
-            spent = time.perf_counter() - started
-            if round_number:  # the first one fills the prefix caches
-                seconds[mode].append(spent)
-            outputs[mode] = [result.token_ids for some in results for result in some]
+    outputs: dict[str, list[list[int]]] = {mode: [[] for _ in messages] for mode in options.modes}
+    for round_number in range(options.rounds + options.batches):
+        first = round_number % options.batches * batch
+        answers = {
+            mode: Answering(engines.by_mode[mode], messages[first : first + batch], params)
+            for mode in options.modes
+        }
+        running = list(answers.values())
+        while running:
+            luck.shuffle(running)
+            running = [answer for answer in running if answer.step()]
+        for mode, answer in answers.items():
+            if round_number >= options.batches:  # the first ones fill the prefix caches
+                seconds[mode].append(answer.seconds)
+            outputs[mode][first : first + batch] = answer.token_ids()
     acceptance, lengths = {}, {}
     for mode, engine in engines.by_mode.items():
         now, then = engine.metrics, before[mode]
@@ -230,7 +281,7 @@ def main() -> None:
     parser.add_argument("--groups", type=lambda text: text.split(","), default=None)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["auto", "off"])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batches", type=int, default=1, help="in a round, each of the group's next prompts")
+    parser.add_argument("--batches", type=int, default=1, help="of different prompts, a round each, in turn")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--out", type=Path, default=Path("speed.jsonl"))

@@ -9,8 +9,11 @@ import pytest
 
 from draftproof import LLM
 from draftproof.engine import ChatOptions
+from draftproof.engine.detokenize import TokenKinds
+from draftproof.engine.token_bytes import TokenBytes, decode_tokens
 from draftproof.errors import RequestError
 from support.llms import END, tiny_llm
+from support.tiny_tokenizers import tiny_tokenizer
 
 TOOL_TEMPLATE = (
     "{% for t in tools or [] %}<{{ t['function']['name'] }}>{% endfor %}"
@@ -87,3 +90,17 @@ def test_bytes_of_every_token() -> None:
     assert llm.token_bytes(special).decode() == llm.tokenizer.convert_ids_to_tokens(special)
     assert llm.decode([special], skip_special_tokens=True) == ""
     assert llm.token_bytes(10**6) == b""
+
+
+@pytest.mark.parametrize("name", ["byte_level", "llama", "gemma", "metaspace"])
+@pytest.mark.parametrize("text", ["plain words", "naïve 🙂🏽!", "It's 3.14 , isn't it ?"])
+def test_bytes_of_tokens_add_up_in_every_family(name: str, text: str) -> None:
+    """SentencePiece marks blanks with a sign of its own, spells what it does not know in bytes, and puts a blank in front."""
+    tokenizer = tiny_tokenizer(name)
+    table = TokenBytes(tokenizer, TokenKinds.of(tokenizer))
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id in tokens:
+        assert name == "metaspace"  # it has no bytes to fall back to
+        return
+    joined = b"".join(map(table.of, tokens)).decode()
+    assert joined.removeprefix(" ") == text == decode_tokens(tokenizer, tokens, False).removeprefix(" ")

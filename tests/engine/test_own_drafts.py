@@ -12,7 +12,7 @@ from draftproof.engine import EngineOptions
 from draftproof.engine.prediction import LONGEST, PredictedText, PredictionReader
 from draftproof.errors import RequestError
 from draftproof.sampling import StructuredOutputs
-from support.llms import make_drafter, tiny_llm
+from support.llms import EXECUTORS, Executor, make_drafter, named, tiny_llm
 from support.tiny import random_tokens
 
 TOKENS = 40
@@ -79,6 +79,22 @@ def test_predictions_change_nothing(kind: str, drafter: str | None) -> None:
             assert stats.predicted_accepted > 0
             assert stats.predicted_rejected > 0
         assert stats.predicted_accepted <= stats.accepted_tokens <= len(came.token_ids)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("executor", EXECUTORS, ids=named)
+def test_predictions_change_nothing_on_any_executor(executor: Executor, kind: str) -> None:
+    llm = tiny_llm(kind, executor)
+    twin = llm.with_drafter(make_drafter(llm, "dflash", 8), draft_mode="fixed=3")
+    for asked in ("greedy", "sampled"):
+        expected = llm.with_drafter(None).generate(PROMPT, params(asked))[0]
+        right = expected.token_ids
+        predictions = [right, [*right[:10], 5, *right[14:30], 7, 7, *right[31:]], right[::-1]]
+        came = [twin.generate(PROMPT, params(asked, prediction=one))[0] for one in predictions]
+        together = twin.generate([PROMPT] * 3, [params(asked, prediction=one) for one in predictions])
+        for result in (*came, *together):
+            same(result, expected)
+        assert came[0].stats.predicted_accepted > 20
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -100,7 +100,9 @@ def test_a_stream_adds_up_to_the_answer(url: str) -> None:
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({(chunk["id"], chunk["created"], chunk["system_fingerprint"]) for chunk in chunks}) == 1
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
-    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    assert chunks[-1]["choices"][0] == {
+        "index": 0, "delta": {}, "logprobs": None, "finish_reason": "length", "stop_reason": None
+    }  # fmt: skip
     assert all("usage" not in chunk and "speculative" not in chunk for chunk in chunks)
 
 
@@ -210,11 +212,20 @@ def test_a_stop_string_is_cut_off(url: str) -> None:
     stop = text[8:10]
     answer = chat(url, max_tokens=40, stop=stop)["choices"][0]
     assert answer["message"]["content"] == text[: text.index(stop)]
-    assert answer["finish_reason"] == "stop"
+    assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", stop)
     chunks = stream(url, max_tokens=40, stop=[stop])
+    assert chunks[-1]["choices"][0]["stop_reason"] == stop
     assert text_of(chunks) == text[: text.index(stop)]
     kept = chat(url, max_tokens=40, stop=stop, include_stop_str_in_output=True)["choices"][0]
     assert kept["message"]["content"] == text[: text.index(stop) + len(stop)]
+
+
+def test_a_stop_token_is_named(url: str) -> None:
+    token = alone(max_tokens=40).token_ids[8]
+    answer = chat(url, max_tokens=40, stop_token_ids=[token])["choices"][0]
+    assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", token)
+    chunks = stream(url, max_tokens=40, stop_token_ids=[token])
+    assert chunks[-1]["choices"][0]["stop_reason"] == token
 
 
 def test_answers_have_the_form_asked_for(url: str) -> None:
@@ -369,9 +380,43 @@ def test_a_fault_of_the_server_in_mid_stream_is_said_without_its_insides() -> No
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(EventStream(chunks(), contextlib.AsyncExitStack())({}, None, send))  # type: ignore[arg-type]
+    asyncio.run(EventStream(chunks(), contextlib.AsyncExitStack(), 0.0)({}, None, send))  # type: ignore[arg-type]
     assert [message.get("more_body") for message in sent] == [None, True, False]
     error, done = sent[-1]["body"].decode().split("\n\n")[:2]
     assert done == "data: [DONE]"
     assert json.loads(error[6:])["error"]["code"] == "DP643"
     assert "secret" not in error
+
+
+def test_a_silent_stream_says_that_it_is_there() -> None:
+    sent: list[bytes] = []
+
+    async def chunks() -> AsyncGenerator[str, None]:
+        yield "data: 1\n\n"
+        await asyncio.sleep(0.5)
+        yield "data: 2\n\n"
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    asyncio.run(EventStream(chunks(), contextlib.AsyncExitStack(), 0.1)({}, None, send))  # type: ignore[arg-type]
+    said = b"".join(sent)
+    events = said.split(b"\n\n")
+    assert [event for event in events if not event.startswith(b":")] == [
+        b"data: 1", b"data: 2", b"data: [DONE]", b""
+    ]  # fmt: skip
+    assert 1 <= sum(event.startswith(b":") for event in events) <= 5
+    quiet = sent.copy()
+    sent.clear()
+    asyncio.run(EventStream(chunks(), contextlib.AsyncExitStack(), 0.0)({}, None, send))  # type: ignore[arg-type]
+    assert not any(part.startswith(b":") for part in sent)
+    assert len(sent) < len(quiet)
+
+
+def test_a_request_that_took_too_long_is_not_to_be_sent_again() -> None:
+    """OpenAI's clients would, after a 408."""
+    with serving(drafting_llm(None), request_timeout_s=0.05) as url:
+        body = {"messages": HELLO, "max_tokens": 100, "ignore_eos": True, "n": 8}
+        answer = httpx.post(url + PATH, json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (408, "DP640")
+    assert answer.headers["x-should-retry"] == "false"

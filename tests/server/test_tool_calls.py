@@ -26,7 +26,7 @@ from draftproof.server.tools.formats import ToolFormat, detect_tool_format, of_t
 from draftproof.server.tools.plan import ToolPlan, plan_tools
 from support.llms import tiny_llm
 
-NAMES = ("hermes", "llama3_json", "mistral", "json")
+NAMES = ("hermes", "llama3_json", "mistral", "mistral_args", "json")
 THINK = ReasoningFormat("think", "<think>", "</think>")
 
 
@@ -133,6 +133,8 @@ def test_text_or_calls_with_auto(name: str) -> None:
     bracket = "[" if format_.listed else ""
     assert allowed('Some < text { with [ marks, <tool_cal and more: {"a": 1}')
     good = f'{lead}{opening}{bracket}{space}{{"name": "switch", "{key}": {{"on": true}}}}{space}'
+    if format_.separator:
+        good = f'{lead}{opening}switch{format_.separator}{{"on": true}}'
     assert allowed(good)
     assert not allowed(good.replace("true", "1"))
     assert not allowed(good.replace("switch", "launch"))
@@ -142,6 +144,9 @@ def test_text_or_calls_with_auto(name: str) -> None:
 
 def written(format_: ToolFormat, calls: list[tuple[str, dict[str, Any]]], lead: str, tail: str) -> str:
     """An output as a model of this format writes it."""
+    if format_.separator:
+        marked = (f"{format_.start}{n}{format_.separator}{json.dumps(a)}" for n, a in calls)
+        return lead + "".join(marked) + tail
     said = [f'{{"name": {json.dumps(n)}, "{format_.arguments}": {json.dumps(a)}}}' for n, a in calls]
     if format_.leads:
         return said[0]
@@ -288,6 +293,7 @@ class Template:
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
         ("{% if tools %}<tool_call><function={% endif %}", "json"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
+        ("{% if tools %}[TOOL_CALLS]f[ARGS]{% endif %}", "mistral_args"),
         ('{% if tools %}<|python_tag|> "parameters": {% endif %}', "llama3_json"),
         ({"default": "x", "tool_use": "{% if tools %}<tool_call>"}, "hermes"),
     ],
@@ -300,10 +306,10 @@ def test_thoughts_are_seen_in_templates() -> None:
     assert detect_reasoning(Template("{{ x }}")) is None
     found = detect_reasoning(Template("{% if '</think>' in content %}{% endif %}"))
     assert found is not None
-    assert not found.starts_inside
-    opened = detect_reasoning(Template("{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"))
-    assert opened is not None
-    assert opened.starts_inside
+    assert found.name == "think"
+    brackets = detect_reasoning(Template("{{ '[THINK]' }}"))
+    assert brackets is not None
+    assert brackets.name == "mistral"
     assert reasoning_format("none") is None
     with pytest.raises(ServerError):
         reasoning_format("deep")

@@ -53,6 +53,9 @@ def serve(
     request_timeout: Annotated[
         float, typer.Option(help="Seconds for a request, waiting included; 0: no limit.")
     ] = 600.0,
+    keep_alive: Annotated[
+        float, typer.Option(help="Seconds of silence after which a stream sends a comment; 0: never.")
+    ] = 15.0,
     grace: Annotated[
         float, typer.Option(help="Seconds that running requests have after SIGTERM or Ctrl-C.")
     ] = 30.0,
@@ -70,6 +73,9 @@ def serve(
     ] = None,
     reasoning_format: Annotated[
         str | None, typer.Option(help="How the model marks thoughts; else found out.")
+    ] = None,
+    otlp_traces_endpoint: Annotated[
+        str | None, typer.Option(help="OpenTelemetry collector (OTLP over HTTP) that takes traces.")
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_prompts: Annotated[
@@ -111,6 +117,7 @@ def serve(
         max_queue=max_queue,
         max_concurrent_per_key=max_concurrent_per_key,
         request_timeout_s=request_timeout or None,
+        keep_alive_s=keep_alive,
         grace_s=grace,
         cors_origins=tuple(cors_origin or ()),
         log_prompts=log_prompts,
@@ -118,6 +125,7 @@ def serve(
         root_path=root_path,
         playground=not no_playground,
         metrics_need_key=metrics_need_key,
+        otlp_traces_endpoint=otlp_traces_endpoint,
         tool_format=tool_format,
         reasoning_format=reasoning_format,
         max_choices=max_choices,

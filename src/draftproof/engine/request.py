@@ -78,4 +78,5 @@ def _choice(sequence: Sequence) -> Choice:
         seed=sequence.seed,
         logprobs=list(sequence.logprobs) if sequence.sampling.logprobs is not None else None,
         stats=sequence.stats,
+        stop_reason=sequence.stop_reason,
     )

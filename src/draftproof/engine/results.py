@@ -80,6 +80,7 @@ class Choice:
         token_ids: the output tokens, the end token or the token completing a stop string included.
         finish_reason: ``"stop"`` (end token, stop token or stop string), ``"length"`` (`max_tokens` or the context),
             ``"abort"`` (the caller no longer wanted it) or ``"error"``.
+        stop_reason: the stop string or the request's own stop token that ended it; None for the model's end token and the rest.
         seed: the seed in force; as a request of its own (n = 1) it gives the same tokens, with any drafter or none.
         logprobs: of every output token, when the request asked for them.
         stats: how it went.
@@ -92,6 +93,7 @@ class Choice:
     seed: int
     logprobs: list[TokenLogprobs] | None
     stats: RequestStats
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class StreamEvent:
         finished: whether this is the request's last event.
         result: the whole result, on the last event.
         index: which of the request's `n` outputs.
-        finish_reason: why this output ended, on its own last event.
+        finish_reason, stop_reason: why this output ended, on its own last event.
         logprobs: of `token_ids`, when the request asked for them.
         request_id: the request's.
         time: ``time.monotonic()`` when the engine had it.
@@ -192,3 +194,4 @@ class StreamEvent:
     logprobs: list[TokenLogprobs] | None = None
     request_id: str = ""
     time: float = field(default_factory=time.monotonic)
+    stop_reason: str | int | None = None

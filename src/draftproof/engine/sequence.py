@@ -134,6 +134,16 @@ class Sequence:
         return self.request.sampling
 
     @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string, or the stop token of the request's own, that ended it; None for anything else."""
+        if self.finish_reason != "stop":
+            return None
+        found = self.text.stop_string
+        if found is None and self.tokens[-1] in self.sampling.stop_token_ids:
+            return self.tokens[-1]
+        return found
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.tokens[self.prompt_length :]
 

@@ -19,19 +19,27 @@ from draftproof.server.routes import chat, completions, explain, health, metrics
 from draftproof.server.settings import ServerSettings
 from draftproof.server.state import ServerState, fingerprint_of
 from draftproof.server.tools.formats import ToolFormat, detect_tool_format, of_tokenizer, tool_format
+from draftproof.server.tracing import Tracing, tracing_to
 
 
-def create_app(engine: AsyncEngine, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    engine: AsyncEngine, settings: ServerSettings | None = None, tracing: Tracing | None = None
+) -> FastAPI:
     """An OpenAI-compatible server around an engine.
 
     Args:
         engine: answers the requests; whoever made it closes it.
         settings: the defaults when None.
+        tracing: makes spans; None: by `settings.otlp_traces_endpoint`.
 
     Raises:
-        ServerError: DP6xx, a tool or reasoning format of that name does not exist.
+        ServerError: DP615, traces cannot be sent; DP661, DP670, a tool or reasoning format of that name does not exist.
     """
     state = make_state(engine, settings or ServerSettings())
+    endpoint = state.settings.otlp_traces_endpoint
+    if tracing is None and endpoint is not None:
+        tracing = tracing_to(endpoint, state.model_name)
+    state.tracing = tracing
     app = FastAPI(
         title="draftproof",
         version=__version__,
@@ -81,7 +89,7 @@ def _tools(llm: LLM, settings: ServerSettings) -> ToolFormat | None:
 
 def _reasoning(llm: LLM, settings: ServerSettings) -> ReasoningFormat | None:
     if settings.reasoning_format:
-        return reasoning_format(settings.reasoning_format)
+        return reasoning_format(settings.reasoning_format, llm.tokenizer)
     return detect_reasoning(llm.tokenizer)
 
 

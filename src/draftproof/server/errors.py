@@ -81,6 +81,9 @@ def error_response(error: DraftproofError, headers: dict[str, str] | None = None
         more["Retry-After"] = str(retry_after)
     if status in (408, 413):
         more["Connection"] = "close"  # what else the client sends is not going to be read
+    if error.code == "DP640":
+        # OpenAI's clients send a request again after a 408: a server that was too slow for it once would get it three times.
+        more["x-should-retry"] = "false"
     return JSONResponse(error_body(error), status, more)
 
 

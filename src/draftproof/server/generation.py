@@ -22,6 +22,7 @@ from draftproof.server.metrics import RequestTimer
 from draftproof.server.protocol.faults import renamed
 from draftproof.server.protocol.gone import ClientGoneError
 from draftproof.server.state import ServerState
+from draftproof.server.tracing import Trace
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Generation:
         self._streams: list[RequestStream] = []
         self._timers: list[RequestTimer | None] = []
         self._begun: set[int] = set()
+        self._results: dict[int, RequestResult] = {}
+        self._trace: Trace | None = None
         self._ended: DraftproofError | ClientGoneError | None = None
         self._held = AsyncExitStack()
 
@@ -82,6 +85,8 @@ class Generation:
             if limit:
                 held.callback(asyncio.get_running_loop().call_later(limit, self._expire, limit).cancel)
             self._held = held.pop_all()
+        if self._server.tracing is not None:
+            self._trace = self._server.tracing.started(self._route, self.id, self._request.headers)
         return self
 
     async def __aexit__(
@@ -90,6 +95,9 @@ class Generation:
         self._abort()
         for index in range(len(self._timers)):
             self._finish(index, self._reason(error), None)
+        if self._trace is not None:
+            results = [self._results[index] for index in sorted(self._results)]
+            self._trace.ended(results, self._ended or error)
         await self._held.aclose()
 
     async def prepared(self, work: Callable[[], T]) -> T:
@@ -157,11 +165,9 @@ class Generation:
 
     async def results(self) -> list[RequestResult]:
         """All results, in order of the jobs. Raises what `events` raises."""
-        found: dict[int, RequestResult] = {}
-        async for index, event in self.events():
-            if event.result is not None:
-                found[index] = event.result
-        return [found[index] for index in range(len(self._streams))]
+        async for _ in self.events():
+            pass
+        return [self._results[index] for index in range(len(self._streams))]
 
     async def _one(self, index: int) -> AsyncIterator[tuple[int, StreamEvent]]:
         try:
@@ -205,8 +211,11 @@ class Generation:
             if index not in self._begun:
                 self._begun.add(index)
                 timer.first_token()
+                if self._trace is not None and len(self._begun) == 1:
+                    self._trace.first_token()
             timer.tokens(len(event.token_ids))
         if event.result is not None:
+            self._results[index] = event.result
             self._finish(index, event.result.finish_reason, event.result)
 
     def _finish(self, index: int, reason: str, result: RequestResult | None) -> None:

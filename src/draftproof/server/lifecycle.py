@@ -140,4 +140,6 @@ def run_server(
     finally:
         bound.close()
         asyncio.run(engine.close())
+        if app.state.server.tracing is not None:
+            app.state.server.tracing.close()
     return 0 if server.ended_by is None else 128 + server.ended_by

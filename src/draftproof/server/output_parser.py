@@ -193,6 +193,8 @@ class OutputParser:
 
     def _head(self) -> re.Pattern[str]:
         assert self._format is not None
+        if self._format.separator:
+            return re.compile(r"\s*([A-Za-z0-9_.-]+)\s*" + re.escape(self._format.separator))
         if self._format.leads:
             return re.compile(r'((?:[^"\\]|\\.)*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
         opening = r"\s*\[?\s*" if self._format.listed else r"\s*"
@@ -240,6 +242,9 @@ class OutputParser:
     def _in_after_arguments(self, deltas: list[Delta], finished: bool) -> bool:
         """What closes a call, or leads to the next one of a list."""
         assert self._format is not None
+        if self._format.separator:  # nothing closes such a call
+            self._state = "content"
+            return True
         if self._format.listed:
             closing = re.match(r"\s*\}\s*(,|\])", self._text)
             if closing is not None:
@@ -258,7 +263,7 @@ class OutputParser:
 
 def _new_id(format_: ToolFormat) -> str:
     """An id for the reply. Mistral's templates take nine letters and digits, and nothing else."""
-    return uuid.uuid4().hex[:9] if format_.name == "mistral" else f"call_{uuid.uuid4().hex[:24]}"
+    return uuid.uuid4().hex[:9] if format_.name.startswith("mistral") else f"call_{uuid.uuid4().hex[:24]}"
 
 
 def _safe(text: str, mark: str) -> int:

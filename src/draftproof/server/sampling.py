@@ -134,12 +134,8 @@ def completion_params(request: CompletionRequest, temperature: float) -> Samplin
     return _made(request, asked, {})
 
 
-def chat_options(request: ChatRequest, tools: Any = None) -> ChatOptions:
-    """How the model's template is to render the conversation.
-
-    Args:
-        request: the body.
-        tools: for the template, in the form it takes.
+def chat_options(request: ChatRequest) -> ChatOptions:
+    """How the model's template is to render the conversation, functions aside.
 
     Raises:
         ServerError: DP636, DP639.
@@ -149,7 +145,6 @@ def chat_options(request: ChatRequest, tools: Any = None) -> ChatOptions:
         raise _conflict("continue_final_message", "add_generation_prompt", "a turn is opened or continued")
     variables = dict(request.chat_template_kwargs or {})
     return ChatOptions(
-        tools=tools,
         add_generation_prompt=not continued
         if request.add_generation_prompt is None
         else request.add_generation_prompt,

@@ -30,12 +30,15 @@ class ServerSettings:
         max_concurrent_per_key: requests that one key may have under way; None: any number. Without keys all callers count as one.
         max_choices: most outputs of one HTTP request.
         request_timeout_s: after which a request is ended; None: never.
+        keep_alive_s: seconds after which a stream that has nothing to say sends a comment, so that nothing on its way takes the
+            connection for dead; 0: never.
         grace_s: how long running requests may go on once the server is asked to end.
         cors_origins: web origins whose pages may call the API; ``"*"`` for all.
         root_path: path at which a proxy shows the server.
         log_prompts: write the bodies of requests into the log.
         access_log: write a line about each request.
         playground: serve the chat page at `/`.
+        otlp_traces_endpoint: URL of an OpenTelemetry collector; None: no traces.
         tool_format, reasoning_format: by name, instead of what the chat template looks like.
 
     Raises:
@@ -53,12 +56,14 @@ class ServerSettings:
     max_concurrent_per_key: int | None = None
     max_choices: int = 128
     request_timeout_s: float | None = None
+    keep_alive_s: float = 15.0
     grace_s: float = 30.0
     cors_origins: tuple[str, ...] = ()
     root_path: str = ""
     log_prompts: bool = False
     access_log: bool = True
     playground: bool = True
+    otlp_traces_endpoint: str | None = None
     tool_format: str | None = None
     reasoning_format: str | None = None
 
@@ -68,6 +73,7 @@ class ServerSettings:
         _within("max_queue", self.max_queue, 0)
         _within("max_choices", self.max_choices, 1)
         _within("grace_s", self.grace_s, 0)
+        _within("keep_alive_s", self.keep_alive_s, 0)
         _within("body_timeout_s", self.body_timeout_s, 0)
         if self.max_concurrent_per_key is not None:
             _within("max_concurrent_per_key", self.max_concurrent_per_key, 1)

@@ -17,6 +17,7 @@ from draftproof.server.settings import ServerSettings
 if TYPE_CHECKING:
     from draftproof.server.reasoning import ReasoningFormat
     from draftproof.server.tools.formats import ToolFormat
+    from draftproof.server.tracing import Tracing
 
 
 @dataclass
@@ -32,6 +33,7 @@ class ServerState:
         reasoning: how it marks its thoughts; None where it has none.
         fingerprint: stands for everything that decides about the text of a seed.
         started: Unix time, seconds.
+        tracing: makes spans; None where nobody wants them.
     """
 
     engine: AsyncEngine
@@ -43,6 +45,7 @@ class ServerState:
     reasoning: ReasoningFormat | None
     fingerprint: str
     started: int
+    tracing: Tracing | None = None
 
     @property
     def model_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Explanations of DP600 to DP614: what a server refuses before it reads a request, and why one cannot start."""
+"""Explanations of DP600 to DP615: what a server refuses before it reads a request, and why one cannot start."""
 
 from __future__ import annotations
 
@@ -233,6 +233,20 @@ _STARTING: tuple[Explanation, ...] = (
         before="DRAFTPROOF_API_KEYS= draftproof serve smollm2-135m",
         after="openssl rand -hex 24 > keys.txt && draftproof serve smollm2-135m --api-key-file keys.txt",
         prevention="Have keys made by a tool, and the file readable by the server's user alone.",
+    ),
+    Explanation(
+        code="DP615",
+        name="no-traces",
+        title="Traces cannot be sent.",
+        meaning="Traces go to an OpenTelemetry collector over OTLP (HTTP), by packages that are not installed unasked.",
+        triggers=(
+            "OpenTelemetry's packages are missing.",
+            "An endpoint without http://, as the gRPC exporter takes it.",
+        ),
+        fix="Install `draftproof[otel]` and give the collector's URL for traces, or leave the option out.",
+        before="draftproof serve smollm2-135m --otlp-traces-endpoint localhost:4317",
+        after="draftproof serve smollm2-135m --otlp-traces-endpoint http://localhost:4318/v1/traces",
+        prevention="Install the extra together with the package.",
     ),
 )
 

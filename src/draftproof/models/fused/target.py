@@ -67,8 +67,7 @@ class FusedTarget:
         self._one_pass = threading.Lock()  # passes share the scratch memory
         self._rows = RecycledRows(spec.vocab_size)
         self._shelf = FeatureShelf()
-        self._taps: tuple[int, ...] = ()
-        self._tap_layers = np.empty(0, np.int64)
+        self._taps: dict[tuple[int, ...], np.ndarray] = {}
 
     @property
     def info(self) -> TargetInfo:
@@ -147,7 +146,7 @@ class FusedTarget:
             RuntimeError: a sequence's page table is too short for its rows (private sequences grow by themselves), or its
                 pages were made for another model.
         """
-        self._check_taps(taps)
+        tap_layers = self._tap_layers(tuple(taps))
         self._check(segments)
         for segment in segments:
             segment.kv.reserve(segment.kv.length + segment.count)
@@ -160,7 +159,7 @@ class FusedTarget:
                 features = home[first : first + rows]
             logits = self._rows.take(wanted)
             for piece in cut(segments, MAX_ROWS):
-                self._run(piece, self._tap_layers, logits, features)
+                self._run(piece, tap_layers, logits, features)
         for segment in segments:
             segment.kv.written = segment.kv.length + segment.count
         return TargetOutput(logits, features, home, first)
@@ -183,10 +182,11 @@ class FusedTarget:
                 self._launch(program.start_head, call)
         return logits
 
-    def _check_taps(self, taps: Sequence[int]) -> None:
-        """Refuse taps that do not exist. Those of the last pass need no second look."""
-        if taps == self._taps:
-            return
+    def _tap_layers(self, taps: tuple[int, ...]) -> np.ndarray:
+        """Taps as the pass takes them, int64. Refuses those that do not exist; known ones need no second look."""
+        known = self._taps.get(taps)
+        if known is not None:
+            return known
         for layer in taps:
             if not 0 <= layer < self.spec.num_layers:
                 raise ModelError(
@@ -194,7 +194,8 @@ class FusedTarget:
                     f"tap layers must lie in 0..{self.spec.num_layers - 1} ({self.name} has "
                     f"{self.spec.num_layers} layers), got {layer}",
                 )
-        self._taps, self._tap_layers = tuple(taps), np.array(taps, np.int64)
+        self._taps[taps] = np.array(taps, np.int64)
+        return self._taps[taps]
 
     def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:

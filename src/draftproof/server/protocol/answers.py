@@ -75,6 +75,7 @@ class Tally:
         drafted, accepted: draft tokens verified and kept.
         decode_tokens: tokens that the steps brought.
         predicted_accepted, predicted_rejected: of a prediction.
+        reasoning_tokens: of the completion, those that are thoughts; None where the model has none or they cannot be counted.
     """
 
     prompt_tokens: int
@@ -86,6 +87,7 @@ class Tally:
     decode_tokens: int
     predicted_accepted: int
     predicted_rejected: int
+    reasoning_tokens: int | None = None
 
     @classmethod
     def of(cls, results: Sequence[RequestResult], shown: bool = True) -> Tally:
@@ -112,11 +114,14 @@ class Tally:
         """
         counts: Json = running_usage(self.prompt_tokens, self.completion_tokens)
         counts["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        details = {}
         if predicted:
-            counts["completion_tokens_details"] = {
-                "accepted_prediction_tokens": self.predicted_accepted,
-                "rejected_prediction_tokens": self.predicted_rejected,
-            }
+            details["accepted_prediction_tokens"] = self.predicted_accepted
+            details["rejected_prediction_tokens"] = self.predicted_rejected
+        if self.reasoning_tokens is not None:
+            details["reasoning_tokens"] = self.reasoning_tokens
+        if details:
+            counts["completion_tokens_details"] = details
         return counts
 
     def speculative(self) -> Json:

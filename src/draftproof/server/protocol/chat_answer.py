@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from dataclasses import replace
 
 from draftproof.engine import Choice, RequestResult, StreamEvent
 from draftproof.server.output_parser import (
@@ -15,6 +16,7 @@ from draftproof.server.output_parser import (
 from draftproof.server.protocol.answers import ChunkWriter, Frame, Json, Tally, to_json
 from draftproof.server.protocol.chat import ChatRequest
 from draftproof.server.protocol.logprobs import TokenBytes, chat_logprobs, prompt_logprobs
+from draftproof.server.reasoning import ReasoningFormat
 
 
 class ChatAnswer:
@@ -27,6 +29,7 @@ class ChatAnswer:
         seed: in force; given back.
         parser: makes what tells thoughts and tool calls from text, one a choice; None where there is only text.
         token_bytes: for log-probabilities.
+        reasoning: how thoughts are marked; None where there are none.
     """
 
     def __init__(
@@ -37,16 +40,18 @@ class ChatAnswer:
         seed: int | None,
         parser: Callable[[], OutputParser] | None,
         token_bytes: TokenBytes,
+        reasoning: ReasoningFormat | None = None,
     ) -> None:
         self._frame, self._request, self._prompt = frame, request, prompt_token_ids
         self._seed, self._make_parser, self._bytes = seed, parser, token_bytes
+        self._reasoning = reasoning
         self._parsers: dict[int, OutputParser] = {}
         self._opened: set[int] = set()
         self._writer = ChunkWriter(frame, request, len(prompt_token_ids))
 
     def whole(self, result: RequestResult) -> Json:
         """The answer in one piece."""
-        request, tally = self._request, Tally.of([result])
+        request, tally = self._request, self._tally(result)
         extra = self._counts(tally)
         if request.return_token_ids:
             extra["prompt_token_ids"] = result.prompt_token_ids
@@ -62,10 +67,20 @@ class ChatAnswer:
         async for _, event in events:
             text = self._chunks(event)
             if event.result is not None and self._request.wants_usage:
-                tally = Tally.of([event.result])
+                tally = self._tally(event.result)
                 text += self._writer.last(tally, self._counts(tally))
             if text:
                 yield text
+
+    def _tally(self, result: RequestResult) -> Tally:
+        tally = Tally.of([result])
+        if self._reasoning is None:
+            return tally
+        thoughts = [
+            self._reasoning.thought_tokens(choice.text, choice.token_ids) for choice in result.choices
+        ]
+        known = [count for count in thoughts if count is not None]
+        return replace(tally, reasoning_tokens=sum(known) if len(known) == len(thoughts) else None)
 
     def _counts(self, tally: Tally) -> Json:
         return {"speculative": tally.speculative(), "seed": self._seed}
@@ -81,6 +96,7 @@ class ChatAnswer:
             "message": message,
             "logprobs": None if choice.logprobs is None else self._logprobs(choice),
             "finish_reason": _finish(choice.finish_reason, called),
+            "stop_reason": choice.stop_reason,
         }
         if self._request.return_token_ids:
             shown["token_ids"] = choice.token_ids
@@ -122,7 +138,8 @@ class ChatAnswer:
         extra = None
         if event.result is not None and self._request.wants_pieces and not self._request.wants_usage:
             extra = self._counts(Tally.of([event.result]))
-        return self._writer.chunk(_choice(event.index, "{}", finish=to_json(reason)), extra)
+        stop = f',"stop_reason":{to_json(event.stop_reason)}'
+        return self._writer.chunk(_choice(event.index, "{}", finish=to_json(reason), more=stop), extra)
 
     def _deltas(self, event: StreamEvent) -> list[str]:
         if self._make_parser is None:

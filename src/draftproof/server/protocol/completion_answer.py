@@ -77,6 +77,7 @@ class CompletionAnswer:
             "text": text if self._echoed is None else self._echoed[number] + text,
             "logprobs": None if request.logprobs is None else self._whole_logprobs(result, choice),
             "finish_reason": "length" if self._hidden else choice.finish_reason,
+            "stop_reason": None if self._hidden else choice.stop_reason,
         }
         if request.return_token_ids:
             shown["prompt_token_ids"] = result.prompt_token_ids
@@ -102,11 +103,11 @@ class CompletionAnswer:
             self._writer.count(event)
             written.append(self._text(index, event))
         if event.finish_reason is not None:
-            reason = "length" if self._hidden else event.finish_reason
-            extra = None
+            reason, stop = ("length", None) if self._hidden else (event.finish_reason, event.stop_reason)
+            more, extra = f',"stop_reason":{to_json(stop)}', None
             if tally is not None and self._request.wants_pieces and not self._request.wants_usage:
                 extra = self._counts(tally)
-            written.append(self._writer.chunk(_choice(index, "", finish=to_json(reason)), extra))
+            written.append(self._writer.chunk(_choice(index, "", finish=to_json(reason), more=more), extra))
         return "".join(written)
 
     def _opening(self, number: int, index: int) -> str:

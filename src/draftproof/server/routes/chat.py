@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -22,8 +22,8 @@ from draftproof.server.protocol.answers import Frame
 from draftproof.server.protocol.chat_answer import ChatAnswer
 from draftproof.server.protocol.gone import QuietRoute
 from draftproof.server.protocol.refused import CHAT
+from draftproof.server.reasoning import ReasoningFormat, as_opened
 from draftproof.server.sampling import (
-    NO_PLAN,
     FromPlan,
     chat_options,
     chat_params,
@@ -48,11 +48,13 @@ class Prepared:
         token_ids: the rendered conversation.
         params: sampling.
         parser: makes what tells thoughts and tool calls from text; None where there is only text.
+        reasoning: how thoughts are marked in this answer; None where there are none.
     """
 
     token_ids: list[int]
     params: SamplingParams
     parser: Callable[[], OutputParser] | None
+    reasoning: ReasoningFormat | None
 
 
 @router.post(
@@ -77,10 +79,18 @@ async def chat_completions(request: Request, key: Annotated[str, Depends(caller_
             f"chatcmpl-{generation.id}", "chat.completion", int(time.time()), model, server.fingerprint
         )
         answer = ChatAnswer(
-            frame, body, ready.token_ids, ready.params.seed, ready.parser, server.llm.token_bytes
+            frame,
+            body,
+            ready.token_ids,
+            ready.params.seed,
+            ready.parser,
+            server.llm.token_bytes,
+            ready.reasoning,
         )
         if body.stream:
-            return EventStream(answer.stream(generation.events()), held.pop_all())
+            return EventStream(
+                answer.stream(generation.events()), held.pop_all(), server.settings.keep_alive_s
+            )
         (result,) = await generation.results()
         return JSONResponse(answer.whole(result))
 
@@ -100,24 +110,30 @@ def _names(body: ChatRequest) -> dict[str, str]:
 def _prepare(server: ServerState, body: ChatRequest) -> Prepared:
     """Everything that takes a while: schemas, the template, the tokenizer."""
     messages = checked_messages(body.messages)
-    plan = _plan(server, body)
-    needs = NO_PLAN
+    options = chat_options(body)
+    reasoning = server.reasoning
+    if reasoning is not None:
+        reasoning = as_opened(reasoning, server.llm, messages, options)
+    marked = reasoning is not None and reasoning.special
+    plan = _plan(server, body, reasoning)
+    needs = FromPlan(keep_special_tokens=marked)
     if plan is not None:
         messages = plan.messages_with_tools(messages)
-        needs = FromPlan(plan.structured_outputs, tuple(plan.stop), not plan.skip_special_tokens)
+        options = replace(options, tools=plan.template_tools)
+        shown = marked or not plan.skip_special_tokens
+        needs = FromPlan(plan.structured_outputs, tuple(plan.stop), shown)
     elif server.tools is not None:  # earlier calls and their results still have to reach the template
         messages = ToolPlan(server.tools, (), None, None).messages_with_tools(messages)
     params = chat_params(body, server.llm.max_model_len, usual_temperature(server.llm), needs)
     check_size(params.n, server.settings.max_choices, "n")
-    options = chat_options(body, None if plan is None else plan.template_tools)
     token_ids = server.llm.encode_chat(messages, options)
     parser = None
-    if plan is not None or server.reasoning is not None:
-        parser = partial(OutputParser, server.reasoning, plan)
-    return Prepared(token_ids, params, parser)
+    if plan is not None or reasoning is not None:
+        parser = partial(OutputParser, reasoning, plan)
+    return Prepared(token_ids, params, parser, reasoning)
 
 
-def _plan(server: ServerState, body: ChatRequest) -> ToolPlan | None:
+def _plan(server: ServerState, body: ChatRequest, reasoning: ReasoningFormat | None) -> ToolPlan | None:
     """How functions are offered and calls are read; None where there are none."""
     if body.tools is not None and not isinstance(body.tools, list):
         raise ServerError("DP631", "tools must be a list of functions", "tools")
@@ -127,4 +143,4 @@ def _plan(server: ServerState, body: ChatRequest) -> ToolPlan | None:
         return None
     if server.tools is None:
         raise ServerError("DP633", "tools is not supported: this model has no chat template", "tools")
-    return plan_tools(server.tools, body.tools, body.tool_choice, body.parallel_tool_calls, server.reasoning)
+    return plan_tools(server.tools, body.tools, body.tool_choice, body.parallel_tool_calls, reasoning)

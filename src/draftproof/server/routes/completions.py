@@ -79,7 +79,9 @@ async def completions(request: Request, key: Annotated[str, Depends(caller_key)]
             hidden=body.max_tokens == 0,
         )
         if body.stream:
-            return EventStream(answer.stream(generation.events()), held.pop_all())
+            return EventStream(
+                answer.stream(generation.events()), held.pop_all(), server.settings.keep_alive_s
+            )
         return JSONResponse(answer.whole(await generation.results()))
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from draftproof.errors import ServerError
-from draftproof.server.reasoning import template_text
+from draftproof.server.marks import special_id, template_text
 
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """A way of writing calls: ``start { "name": NAME, "<arguments>": {...} } end``.
+    """A way of writing calls: ``start { "name": NAME, "<arguments>": {...} } end``, or ``start NAME separator {...}``.
 
     Attributes:
         name: for `--tool-format`.
@@ -20,7 +20,8 @@ class ToolFormat:
         listed: between `start` and `end` stands a list of calls.
         leads: `start` marks a call at the beginning of the output only.
         in_template: the model's chat template presents functions and calls; else the server does, in plain words.
-        start_id, end_id: token ids, where the texts are special tokens; those are no text to a grammar.
+        separator: between the name and the arguments, where a call is no object.
+        start_id, end_id, separator_id: token ids, where the texts are special tokens; those are no text to a grammar.
     """
 
     name: str
@@ -30,13 +31,20 @@ class ToolFormat:
     listed: bool = False
     leads: bool = False
     in_template: bool = True
+    separator: str = ""
     start_id: int | None = None
     end_id: int | None = None
+    separator_id: int | None = None
 
     @property
     def parallel(self) -> bool:
         """Whether an output may hold several calls."""
         return not self.leads
+
+    @property
+    def special(self) -> bool:
+        """Whether special tokens have to be seen for calls to be told apart."""
+        return (self.start_id, self.end_id, self.separator_id) != (None, None, None)
 
 
 _LLAMA_START = '{"name": "'
@@ -45,6 +53,7 @@ _FORMATS = {
     "hermes": ToolFormat("hermes", "<tool_call>", "</tool_call>"),
     "llama3_json": ToolFormat("llama3_json", _LLAMA_START, "", arguments="parameters", leads=True),
     "mistral": ToolFormat("mistral", "[TOOL_CALLS]", "", listed=True),
+    "mistral_args": ToolFormat("mistral_args", "[TOOL_CALLS]", "", separator="[ARGS]"),
     "json": ToolFormat("json", "<tool_call>", "</tool_call>", in_template=False),
 }
 
@@ -65,8 +74,8 @@ def detect_tool_format(tokenizer: Any) -> ToolFormat:
     template = template_text(tokenizer)
     if "tools" not in template:
         return _FORMATS["json"]
-    if "[TOOL_CALLS]" in template and "[ARGS]" not in template:
-        return of_tokenizer(_FORMATS["mistral"], tokenizer)
+    if "[TOOL_CALLS]" in template:
+        return of_tokenizer(_FORMATS["mistral_args" if "[ARGS]" in template else "mistral"], tokenizer)
     if "<tool_call>" in template and "<function=" not in template and "<arg_key>" not in template:
         return of_tokenizer(_FORMATS["hermes"], tokenizer)
     if '"parameters"' in template and "python_tag" in template:
@@ -76,12 +85,9 @@ def detect_tool_format(tokenizer: Any) -> ToolFormat:
 
 def of_tokenizer(format_: ToolFormat, tokenizer: Any) -> ToolFormat:
     """A format with the ids of those of its texts that are special tokens of a tokenizer."""
-    special = {str(token) for token in getattr(tokenizer, "all_special_tokens", ())}
-    special |= {
-        str(token) for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special
-    }
-    ids = {
-        text: int(tokenizer.convert_tokens_to_ids(text)) if text in special else None
-        for text in (format_.start, format_.end)
-    }
-    return replace(format_, start_id=ids[format_.start], end_id=ids[format_.end])
+    return replace(
+        format_,
+        start_id=special_id(tokenizer, format_.start),
+        end_id=special_id(tokenizer, format_.end),
+        separator_id=special_id(tokenizer, format_.separator),
+    )

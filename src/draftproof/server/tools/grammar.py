@@ -58,8 +58,8 @@ def grammar_of(
     if reasoning is not None:
         first = "thought_end SPACE " if reasoning.starts_inside else "(thought_mark thought_end SPACE)? "
         lines += [
-            f"thought_mark[lazy]: {json.dumps(reasoning.start)}",
-            f"thought_end[lazy]: TEXT {json.dumps(reasoning.end)}",
+            f"thought_mark: {_mark(reasoning.start, reasoning.start_id)}",
+            _text_up_to("thought_end", reasoning.end, reasoning.end_id),
         ]
     if must:
         lines += [f"start_mark: {_mark(format_.start, format_.start_id)}"]
@@ -75,21 +75,29 @@ def _free_mark(format_: ToolFormat) -> str:
     """Text up to and with the mark of a call."""
     if format_.leads:
         return f"start_mark[lazy]: {json.dumps(format_.start)}"
-    if format_.start_id is not None:
-        return f"start_mark: TEXT <[{format_.start_id}]>"
-    return f"start_mark[lazy]: TEXT {json.dumps(format_.start)}"
+    return _text_up_to("start_mark", format_.start, format_.start_id)
+
+
+def _text_up_to(rule: str, mark: str, token: int | None) -> str:
+    """A rule for text that ends with a mark, at its first place. A special token is in no text, and so needs no care."""
+    if token is not None:
+        return f"{rule}: TEXT <[{token}]>"
+    return f"{rule}[lazy]: TEXT {json.dumps(mark)}"
 
 
 def _call(format_: ToolFormat, function: Function) -> str:
-    """The object of a call. What `start` holds of it already is left out."""
+    """A call without its marks. What `start` holds of it already is left out."""
+    # A small model may write blanks for ever where it may.
+    bounded = {**function.parameters, "x-guidance": {"whitespace_pattern": _BLANKS}}
+    schema = json.dumps(bounded, ensure_ascii=False)
+    if format_.separator:
+        between = _mark(format_.separator, format_.separator_id)
+        return f"{json.dumps(function.name)} {between} %json {schema}"
     space = "" if format_.listed or format_.leads else "\n"
     opening = f'{space}{{"name": {json.dumps(function.name)}, "{format_.arguments}": '
     if format_.leads:
         opening = opening.removeprefix(format_.start)
     closing = "}" + space
-    # A small model may write blanks for ever where it may.
-    bounded = {**function.parameters, "x-guidance": {"whitespace_pattern": _BLANKS}}
-    schema = json.dumps(bounded, ensure_ascii=False)
     return f"{json.dumps(opening)} %json {schema} {json.dumps(closing)}"
 
 

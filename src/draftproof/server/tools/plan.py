@@ -137,14 +137,13 @@ def plan_tools(
         several=parallel_tool_calls is not False and only is None,
         reasoning=reasoning,
     )
-    special = format_.start_id is not None or format_.end_id is not None
     return ToolPlan(
         format_,
         tuple(callable_),
         StructuredOutputs(grammar=grammar),
         tuple(tools) if format_.in_template else None,
         described=() if format_.in_template else tuple(tool["function"] for tool in tools),
-        skip_special_tokens=not special,
+        skip_special_tokens=not format_.special,
     )
 
 
@@ -186,7 +185,8 @@ def _function(tool: Any, index: int) -> Function:
             f"{where}.function.parameters must be a JSON schema (an object)",
             f"{where}.function.parameters",
         )
-    if parameters.get("type", "object") != "object":
+    # JSON schema lets one type stand in a list.
+    if parameters.get("type", "object") not in ("object", ["object"]):
         raise ServerError(
             "DP663",
             f"{where}.function.parameters must be the schema of an object, got type {str(parameters['type'])[:40]!r}",
@@ -197,7 +197,7 @@ def _function(tool: Any, index: int) -> Function:
         raise ServerError(
             "DP660", f"{where}.function.description must be a text", f"{where}.function.description"
         )
-    schema = {"type": "object", **parameters}
+    schema = {**parameters, "type": "object"}
     _check_schema(schema, f"{where}.function.parameters")
     return Function(name, schema)
 
