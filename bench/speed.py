@@ -3,10 +3,10 @@
     python bench/speed.py --prompts dev.jsonl --drafter FOLDER --batch 1,4,16,32 --modes auto,off --rounds 15
 
 In every round each mode generates the same tokens for the same prompts (with `--batches`, the group's next prompts in the next
-round, and round again). The modes take turns step by step, so that a machine that is slow for a second is slow for all of them: a
-mode's time is the sum of its own steps, from handing the prompts in to the last token. What counts is the ratio of the times within a
-round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON a cell (group x
-batch) goes to `--out`; cells already there are not run again.
+round, and round again). The modes take turns step by step, so that a machine that is slow for a second is slow for all of them:
+a mode's time is the sum of its own steps, from handing the prompts in to the last token. What counts is the ratio of the times
+within a round, given twice with its 95% interval: by ranks, which a few bad rounds cannot spoil, and by means. One line of JSON
+a cell (group x batch) goes to `--out`; cells already there are not run again.
 """
 
 from __future__ import annotations

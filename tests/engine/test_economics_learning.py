@@ -20,6 +20,7 @@ from draftproof.engine.economics import (
 )
 from draftproof.engine.economics.acceptance import LONGEST_WAIT
 from draftproof.engine.economics.calibration import ConfidenceMap, logit
+from draftproof.engine.economics.probes import BUDGET
 
 
 def economist(mode: str = "auto") -> Economist:
@@ -355,3 +356,24 @@ def test_a_habit_of_drafting_is_interrupted_now_and_then_to_see_what_else_costs(
         )  # fmt: skip
     assert 2 <= len(plain) <= 6
     assert plain[0] < 100
+
+
+def test_a_gap_in_a_known_prefix_is_filled_where_that_pays_and_seldom_else() -> None:
+    chooser = economist()
+    row = chooser.costs.target.one(256, 1) / 256
+    assert economist("fixed=3").fills(10_000, 1)
+    assert not economist("off").fills(1, 10_000)
+    assert not chooser.fills(100, 1000), "nothing is known, nothing is saved"
+    chooser._gain_s = 10 * row
+    assert chooser.fills(100, 11)
+    assert not chooser.fills(100, 9)
+    assert not chooser.fills(2561, 10_000), "an output is not expected to be as long as it may be"
+    # Where nobody can be tried, steps save up for one that can: a small share of their time.
+    chooser._undrafted = 1000
+    steps = 0
+    while not chooser.fills(100, 11):
+        chooser.unattended(1)
+        steps += 1
+    share = 100 * row / (steps * chooser.costs.target.one(1, 1))
+    assert 0.5 * BUDGET < share <= BUDGET
+    assert not chooser.fills(100, 11), "and begin anew"

@@ -102,7 +102,8 @@ def test_a_context_is_what_its_tokens_give_however_late(
     resting = [False]
     share = luck.choice([0.5, 0.9])
     monkeypatch.setattr(Economist, "rests", lambda *_: luck.random() < share)
-    monkeypatch.setattr(Economist, "resting", property(lambda _: resting[0]))
+    monkeypatch.setattr(Economist, "idle", property(lambda _: resting[0]))
+    core.memory.fills = lambda missing, to_come: luck.random() < 0.5
     for asks in (first, turns, choices, luck.sample([*first, *turns], 6), turns):
         resting[0] = luck.random() < 0.5
         results = run_all(llm, asks)
@@ -126,8 +127,9 @@ def test_a_rest_gives_up_what_nobody_asks_for_and_prefixes_serve_all_the_same(
     llm = engine(off, drafter, mode="fixed=3")
     core = core_of(llm)
     resting = [True]
-    monkeypatch.setattr(Economist, "resting", property(lambda _: resting[0]))
+    monkeypatch.setattr(Economist, "idle", property(lambda _: resting[0]))
     monkeypatch.setattr(Economist, "rests", lambda *_: resting[0])
+    core.memory.fills = lambda missing, to_come: not resting[0]
     core.memory._most_waiting = 150
     trained(llm, *asks)
     assert core.memory._loft.rows <= 150 + 128
@@ -135,7 +137,7 @@ def test_a_rest_gives_up_what_nobody_asks_for_and_prefixes_serve_all_the_same(
     again = finished(llm, asks[0]).result
     assert again.cached_tokens == 99, "the target's entries are enough while drafting rests"
     assert again.stats.drafted_tokens == 0
-    resting[0] = core.memory.resting = False
+    resting[0] = core.memory.idle = False
     awake = finished(llm, asks[0]).result
     assert awake.stats.drafted_tokens > 0, "and are computed anew, with features, once it does not"
     assert drafter.checked > 0
@@ -143,22 +145,57 @@ def test_a_rest_gives_up_what_nobody_asks_for_and_prefixes_serve_all_the_same(
     assert finished(llm, asks[0]).result.cached_tokens == 99
 
 
-def test_now_and_then_a_prefix_without_the_drafters_part_is_computed_anew(
+def test_a_prefix_without_the_drafters_part_is_computed_anew_where_that_pays() -> None:
+    one = ask(100, 12)
+    llm = engine(short_llm(CONTEXT), taught(one), mode="fixed=3")
+    core = core_of(llm)
+    finished(llm, one)
+    asked: list[tuple[int, int]] = []
+
+    def fills(missing: int, to_come: int) -> bool:
+        asked.append((missing, to_come))
+        return len(asked) == 3
+
+    core.memory.fills = fills
+    for block in range(core.memory.cache.num_blocks):
+        core.memory.cache.forget_drafter(block, 10)
+    lookups = core.metrics.prefix_lookups
+    runs = [finished(llm, one).result for _ in range(4)]
+    assert [run.cached_tokens for run in runs] == [99, 99, 10, 99]
+    assert [run.stats.drafted_tokens > 0 for run in runs] == [False, False, True, True]
+    assert asked[0] == (99 - 10, 12), "the fourth run finds all of it"
+    assert len(asked) == 3
+    assert core.metrics.prefix_lookups - lookups == 4
+    assert core.memory._loft.rows == sum(p.count for p in core.memory._loft._waiting.values())
+
+
+def test_of_too_much_that_waits_the_longest_goes_undrafted_in_idle_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or an engine that sees nothing but second turns would rest for ever."""
-    monkeypatch.setattr(Economist, "resting", property(lambda _: True))
-    monkeypatch.setattr(Economist, "rests", lambda *_: True)
-    llm = engine(short_llm(CONTEXT), WitnessDrafter(), mode="fixed=3")
+    off = short_llm(CONTEXT)
+    asks = [ask(size, 40, seed=k) for k, size in enumerate((20, 30, 100, 110))]
+    drafter = taught(*asks)
+    llm = engine(off, drafter, mode="fixed=3")
     core = core_of(llm)
-    core.memory._most_waiting = 1
-    one = ask(100, 2)
-    finished(llm, one)
-    for block in range(core.memory.cache.num_blocks):
-        core.memory.cache.forget_drafter(block, 0)
-    cached = [finished(llm, one).result.cached_tokens for _ in range(66)]
-    assert cached.count(0) == 1
-    assert cached[:64] == [99] * 64
+    idle = [True]
+    monkeypatch.setattr(Economist, "idle", property(lambda _: idle[0]))
+    monkeypatch.setattr(Economist, "rests", lambda *_: idle[0])
+    core.memory._most_waiting = 120
+    running = [one.submit(llm) for one in asks]
+    core.memory.idle = True
+    for _ in range(20):
+        core.step()
+    drafted = [one.request.sequences[0].running_memory.drafted for one in running]
+    assert drafted == [True, True, False, False]
+    assert core.memory.upkeep.tokens == 0
+    idle[0] = False
+    while core.unfinished:
+        core.step()
+    for one, asked in zip(running, asks, strict=True):
+        assert outcome(one.result) == outcome(asked.alone(off))
+    assert [one.result.stats.drafted_tokens > 0 for one in running] == drafted
+    assert drafter.checked > 0
+    assert_clean(llm)
 
 
 def test_what_overflows_becomes_entries_while_drafting_pays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Every endpoint of the OpenAPI document, asked by schemathesis with what fits it and what does not: never a 500, never a hang, and
-every refusal has a code."""
+"""Every endpoint of the OpenAPI document, asked by schemathesis with what fits it and what does not: never a 500, never a hang,
+and every refusal has a code."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis import GenerationMode
-from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
 
 from support.serving import drafting_llm, serving, settles
 
 SECONDS = 30
 """Within which every answer must be whole."""
-
-
-def both_kinds() -> SchemathesisConfig:
-    """Requests that fit the document, and requests that do not."""
-    generation = GenerationConfig(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-    return SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +25,7 @@ def served() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def document(served: tuple[str, Any]) -> Any:
-    return schemathesis.openapi.from_url(served[0] + "/openapi.json", config=both_kinds())
+    return schemathesis.openapi.from_url(served[0] + "/openapi.json")
 
 
 schema = schemathesis.pytest.from_fixture("document")

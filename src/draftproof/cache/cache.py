@@ -132,6 +132,25 @@ class BlockCache:
         self.stats.drafter_hit_tokens += table.drafter_length
         return Opened(table, length, table.drafter_length)
 
+    def undo(self, opened: Opened, tokens: Sequence[int]) -> None:
+        """Give back what `open` found for these tokens, as if nobody had asked."""
+        self.stats.lookups -= 1
+        self.stats.asked_tokens -= len(tokens)
+        self.stats.hit_tokens -= opened.length
+        self.stats.drafter_hit_tokens -= opened.drafter_length
+        self._close(opened.table)
+
+    def reach(self, table: BlockTable, drafter: str) -> int:
+        """Leading positions of a table's cached blocks that hold a drafter's entries without a gap."""
+        reached = 0
+        for block in table.blocks:
+            entry = self._index.of_block(block)
+            valid = 0 if entry is None else entry.valid(drafter)
+            reached += valid
+            if valid < self.block_size:
+                break
+        return reached
+
     def _share_whole(
         self, table: BlockTable, tokens: Sequence[int], limit: int, drafter: str | None
     ) -> tuple[int, bool]:

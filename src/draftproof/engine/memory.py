@@ -7,6 +7,7 @@ before a shared one is written, given back.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,9 +29,6 @@ FLUSH_AT = 128
 """Decoded tokens whose context waits for a drafter at most that has no pages or no taps."""
 LOFT_BYTES = 32 << 20
 """Features that wait in the loft at most; and as much again for the sequences that run."""
-GAPS_BETWEEN_SCOUTS = 64
-"""While drafting rests: sequences that go undrafted behind a cached prefix without the drafter's part, until one is computed anew
-so that it can be tried."""
 LOOK_EVERY = 16
 """Steps between two looks at how much waits."""
 FEW_ROWS = 64
@@ -78,8 +76,9 @@ class KVMemory:
 
     Attributes:
         upkeep: what the drafter's context has cost.
-        resting: drafting has not paid for long. Nothing is then computed for the drafter's sake: a cached prefix serves where it
-            lacks the drafter's part (its sequence is not drafted), and features that nobody has asked for are given up.
+        idle: drafting has not paid of late. What waits beyond the limits is then given up, not computed, and its sequence goes
+            undrafted.
+        fills: whether the missing part of a cached prefix is worth computing anew; takes the tokens missing and those to come.
     """
 
     def __init__(
@@ -96,8 +95,9 @@ class KVMemory:
             prefix_caching=prefix_caching,
         )
         self.upkeep = Upkeep()
-        self.resting = False
-        self._gaps = self._steps = 0
+        self.idle = False
+        self.fills: Callable[[int, int], bool] = lambda missing, to_come: True
+        self._steps = 0
         self._drafters_seen = 0
         self.use_drafter(drafter)
 
@@ -134,14 +134,12 @@ class KVMemory:
         """Give a sequence memory, with what the prefix cache has of its tokens (all but the last at most)."""
         # Log-probabilities of a prompt are in no cache: its rows have to be computed.
         limit = 0 if sequence.request.lacks_prompt_logprobs else len(sequence.tokens) - 1
-        goes_without = self.resting and self._gaps < GAPS_BETWEEN_SCOUTS
-        opened = self.cache.open(
-            sequence.tokens, limit=limit, drafter=self._drafter_key, or_without=goes_without
-        )
-        if opened.table.drafter != self._drafter_key:
-            self._gaps += 1
-        elif not goes_without:
-            self._gaps = 0
+        opened = self.cache.open(sequence.tokens, limit=limit, drafter=self._drafter_key, or_without=True)
+        if self._drafter_key is not None and opened.table.drafter != self._drafter_key:
+            missing = opened.length - self.cache.reach(opened.table, self._drafter_key)
+            if self.fills(missing, sequence.output_limit - sequence.output_length):
+                self.cache.undo(opened, sequence.tokens)
+                opened = self.cache.open(sequence.tokens, limit=limit, drafter=self._drafter_key)
         try:
             sequence.memory = self._memory(opened.table, opened.length)
         except BaseException:  # of a drafter that cannot take the sequence
@@ -266,18 +264,33 @@ class KVMemory:
 
     def _look_after(self, sequences: Items[Sequence]) -> None:
         """See to it that not too many features wait, for running sequences or in the loft."""
-        most = max(FLUSH_AT, self._most_waiting // max(1, len(sequences)))
-        self._try_to_take_in([s for s in sequences if s.running_memory.waiting_length >= most])
+        if self.idle:
+            self._leave_undrafted(sequences)
+        else:
+            most = max(FLUSH_AT, self._most_waiting // max(1, len(sequences)))
+            self._try_to_take_in([s for s in sequences if s.running_memory.waiting_length >= most])
         if self._loft.rows <= self._most_waiting:
             return
         late = self._loft.take_oldest(self._most_waiting // 2)
-        if not self.resting:
+        if not self.idle:
             with suppress(Exception):
                 tables = [[block] * (1 + pending.start // KEY_BLOCK) for block, pending in late]
                 self._make_entries(list(zip(tables, (pending for _, pending in late), strict=True)))
                 return
         for block, pending in late:
             self.cache.forget_drafter(block, pending.start % KEY_BLOCK)
+
+    def _leave_undrafted(self, sequences: Items[Sequence]) -> None:
+        """Of running sequences with more waiting features than may wait, leave out the longest; the others can be tried."""
+        waiting = [s.running_memory for s in sequences if s.running_memory.drafted]
+        waiting.sort(key=lambda memory: memory.waiting_length)
+        total = sum(memory.waiting_length for memory in waiting)
+        while total > self._most_waiting:
+            memory = waiting.pop()
+            total -= memory.waiting_length
+            memory.drafted, memory.draft_state, memory.table.drafter = False, None, None
+            memory.draft_length = memory.kv.length
+            memory.waiting.clear()
 
     def _try_to_take_in(self, sequences: Items[Sequence]) -> None:
         """A drafter that fails here fails nobody: outputs are whole without it, and what waits is tried again, and its failure

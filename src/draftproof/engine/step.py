@@ -61,6 +61,7 @@ class StepRunner:
     ) -> None:
         self.target, self.drafter, self.memory = target, drafter, memory
         self.economist, self.metrics = economist, metrics
+        memory.fills = economist.fills
 
     def run(self, plan: StepPlan) -> list[Progress]:
         """Carry out a plan; every chunk's sequence is in the answer if tokens or an error came of it.
@@ -179,13 +180,16 @@ class StepRunner:
             if chunk.decodes and chunk.sequence.running_memory.drafted and place not in but
         ]
         if not places:
+            decoding = sum(chunk.decodes for chunk in plan.chunks) - len(but)
+            if decoding > 0:
+                self.economist.unattended(decoding)
             return by_chunk
         sequences = [plan.chunks[place].sequence for place in places]
         others = sum(chunk.count for chunk in plan.chunks) - len(places)
         for draft in but.values():
             others += len(draft.tokens)
         rests = self.economist.rests([sequence.acceptance for sequence in sequences], others, plan.refilled)
-        self.memory.resting = self.economist.resting
+        self.memory.idle = self.economist.idle
         if rests:
             return by_chunk
         wishes = [_wish(sequence, self.drafter.max_draft_tokens) for sequence in sequences]

@@ -33,8 +33,12 @@ LONGEST_SLEEP = 48
 """Steps after which a plan not to draft is thought over in any case: costs may have changed."""
 MOST_PATIENCE = 32
 """Tokens that a new sequence waits for its first trial at most."""
-LONG_REST = 256
-"""Steps without a draft, trials apart, after which nothing is done any more for the sake of drafts to come."""
+SHORT_REST = 32
+"""Steps without a draft, trials apart, after which nothing dear is done for the sake of drafts to come."""
+TOKENS_TO_COME = 256
+"""Most tokens that an output is expected to have, whatever its limit."""
+FILL_ROWS = 256
+"""Rows of the pass whose time tells what computing a prompt costs."""
 HOLD = 3
 """While a sequence alone is drafted, so many steps go on as the last one, and are learned from together: thinking costs a
 twentieth of a small model's drafted step. Not after a draft that was of no use, until the sequence is known."""
@@ -87,6 +91,7 @@ class Economist:
         self._sleep = 0
         self._slept = 0
         self._undrafted = 0
+        self._gain_s = 0.0
         self._cold = False
         self._warm = False
         self._held: list[int] = []
@@ -114,9 +119,31 @@ class Economist:
         return self._still_asleep(requests, (other_rows, refilled))
 
     @property
-    def resting(self) -> bool:
-        """Whether drafting has not paid for long. Trials go on, and end it."""
-        return self.mode.kind == "auto" and self._undrafted + self._slept >= LONG_REST
+    def idle(self) -> bool:
+        """Whether drafting has not paid of late. Trials go on, and end it."""
+        return self.mode.kind == "auto" and self._undrafted + self._slept >= SHORT_REST
+
+    def fills(self, missing: int, to_come: int) -> bool:
+        """Whether part of a cached prefix is to be computed anew, so that its sequence can be drafted.
+
+        Yes if that is going to be earned back; or, seldom, without such hope: where every prompt is a long known one, nobody
+        could be tried otherwise.
+
+        Args:
+            missing: tokens that the drafter's context lacks.
+            to_come: most tokens that the output may have.
+        """
+        if self.mode.kind != "auto":
+            return self.mode.kind == "fixed"
+        cost = missing * self.costs.target.one(FILL_ROWS, 1) / FILL_ROWS
+        if not self.idle and self._gain_s * min(to_come, TOKENS_TO_COME) > cost:
+            return True
+        return self._probes.scout(cost)
+
+    def unattended(self, sequences: int) -> None:
+        """A step in which none of so many sequences could be drafted, for want of the drafter's context."""
+        if self.mode.kind == "auto":
+            self._probes.save(self.costs.target.one(sequences, sequences))
 
     def watches(self, draft_slots: int) -> bool:
         """Whether `observe_step` will look at a step with so many draft slots."""
@@ -163,6 +190,9 @@ class Economist:
                 request.idle += 1
         self._warm = any(lengths) and not any(request.probing for request in requests)
         self._undrafted = 0 if self._warm else self._undrafted + 1
+        if self._warm and (refilled or len(lengths) == 1):
+            undrafted_s = self.costs.target.one(len(lengths) + other_rows, len(lengths))
+            self._gain_s = max(0.0, undrafted_s - len(lengths) / choice.rate)
         if len(lengths) == 1 and self._warm:
             self._held, self._sleep_rows = lengths, (other_rows, refilled)
         else:

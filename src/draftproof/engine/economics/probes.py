@@ -42,13 +42,26 @@ class Probes:
         self._pause = 0
         self._earned = 0.0
         self._refund = 0.0
+        self._saved = 0.0
         self._hoped = self._worked = BELIEF
         self._under_way: dict[int, float] = {}
 
     def earn(self, steps: int = 1) -> None:
         """Steps without a trial, like the last one."""
         self.credit += steps * self._earned
+        self._saved += steps * self._earned
         self._pause -= steps
+
+    def save(self, pass_s: float) -> None:
+        """A step in which nobody could be tried has earned towards a `scout`."""
+        self._saved += BUDGET * pass_s
+
+    def scout(self, seconds: float) -> bool:
+        """Whether to spend so much on making a sequence fit to be tried. For that, steps earn as much as for trials."""
+        if self._saved < seconds:
+            return False
+        self._saved = 0.0
+        return True
 
     @property
     def luck(self) -> float:
