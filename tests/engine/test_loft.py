@@ -14,6 +14,7 @@ from draftproof import LLM
 from draftproof.engine.economics import Economist
 from draftproof.engine.loft import Loft, Pending, cut, gather
 from draftproof.engine.sequence import KeptRows
+from draftproof.models.fused import Precision
 from support.engines import (
     WitnessDrafter,
     assert_clean,
@@ -23,6 +24,7 @@ from support.engines import (
     random_prompt,
     run_all,
     short_llm,
+    step_until_done,
 )
 
 
@@ -230,3 +232,32 @@ def test_features_of_a_failed_request_are_not_kept(monkeypatch: pytest.MonkeyPat
     assert core.memory._loft.rows > 0
     core._fail([running.request], RuntimeError("a failure"))  # type: ignore[arg-type]
     assert core.memory._loft.rows == 0
+
+
+def test_what_waits_keeps_no_rows_of_others_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a step lie side by side: a batch's survivors, and prefixes, must not hold the whole of every step."""
+    monkeypatch.setattr(Economist, "rests", lambda *_: True)
+    off = short_llm(CONTEXT, dtype=Precision.FLOAT32)
+    asks = [ask(10, 4 if k % 8 else 150, seed=k) for k in range(64)]
+    llm = engine(off, WitnessDrafter(), mode="fixed=3")
+    core = core_of(llm)
+    running = [one.submit(llm) for one in asks]
+    for _ in range(140):
+        core.step()
+    alive = [memory for one in running for s in one.request.sequences if (memory := s.memory) is not None]
+    assert len(alive) == 8
+    pieces = [piece for memory in alive for piece in memory.waiting]
+    pieces += [piece for pending in core.memory._loft._waiting.values() for piece in pending.pieces]
+    assert _held(pieces) <= sum(memory.waiting_length for memory in alive) + core.memory._loft.rows + 2 * 512
+    step_until_done(llm)
+    pieces = [piece for pending in core.memory._loft._waiting.values() for piece in pending.pieces]
+    assert _held(pieces) == core.memory._loft.rows > 1000
+    for one, asked in zip(running, asks, strict=True):
+        assert outcome(one.result) == outcome(asked.alone(off))
+
+
+def _held(pieces: list[KeptRows]) -> int:
+    """Rows of all tensors that some pieces keep alive."""
+    homes = {piece.features.untyped_storage().data_ptr(): piece.features for piece in pieces}
+    width = pieces[0].features.shape[1] * pieces[0].features.element_size()
+    return sum(home.untyped_storage().nbytes() for home in homes.values()) // width

@@ -314,15 +314,25 @@ class KVMemory:
         memory.indexed_blocks = length // KEY_BLOCK
 
     def _leave(self, memory: SequenceMemory, length: int) -> None:
-        """Leave in the loft what the drafter has not taken in of the first `length` positions."""
+        """Leave in the loft what the drafter has not taken in of the first `length` positions, in memory of its own.
+
+        Rows of a pass lie side by side, whosever they are, and one that is kept keeps hundreds, of sequences that have long ended.
+        """
         if not self._lazy or not memory.drafted:
             return
-        at = memory.draft_length
+        start = at = memory.draft_length
+        left: list[KeptRows] = []
         while at < length:
             end = min(length, (at // KEY_BLOCK + 1) * KEY_BLOCK)
-            pieces = cut(memory.waiting, at - memory.draft_length, end - at)
-            self._loft.put(memory.table.blocks[at // KEY_BLOCK], Pending(at, tuple(pieces)))
+            block = memory.table.blocks[at // KEY_BLOCK]
+            pending = self._loft.find(block)
+            if pending is None or (pending.start, pending.count) != (at, end - at):
+                rows = torch.cat([piece.rows() for piece in cut(memory.waiting, at - start, end - at)])
+                pending = Pending(at, (KeptRows(rows, 0, end - at),))
+                self._loft.put(block, pending)
+            left += pending.pieces
             at = end
+        memory.waiting = [*left, *cut(memory.waiting, at - start, memory.kv.length - at)]
 
     def take_in(self, sequences: Items[Sequence]) -> None:
         """Let the drafter take in all waiting context of these sequences, in one batch."""
