@@ -59,6 +59,7 @@ def test_an_answer_in_one_piece(url: str) -> None:
         "text": expected.text,
         "logprobs": None,
         "finish_reason": expected.finish_reason,
+        "stop_reason": None,
     }
     assert answer["usage"]["completion_tokens"] == 10
     assert len(complete(url, max_tokens=None)["choices"][0]["text"]) > 0

@@ -15,7 +15,7 @@ from draftproof import LLM
 from draftproof.engine.chat_options import ChatOptions
 from draftproof.server.output_parser import OutputParser
 from draftproof.server.reasoning import ReasoningFormat, as_opened, detect_reasoning
-from draftproof.server.tools.formats import tool_format
+from draftproof.server.tools.formats import of_tokenizer, tool_format
 from draftproof.server.tools.plan import plan_tools
 from support.llms import END
 from support.serving import serving
@@ -34,7 +34,8 @@ HELLO = [{"role": "user", "content": "hi"}]
 def thinking_llm(special: bool) -> LLM:
     """A tiny model whose marks are single tokens, special ones or not."""
     tokenizer = deepcopy(tiny_tokenizer("byte_level"))
-    tokenizer.add_tokens(["<think>", "</think>"], special_tokens=special)
+    marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+    tokenizer.add_tokens(marks, special_tokens=special)
     tokenizer.chat_template = TEMPLATE
     target = make_target("llama", torch.float32, vocab=len(tokenizer))
     return LLM.from_parts(target, tokenizer, end_token_ids=frozenset({END}), draft_mode="fixed=3")
@@ -91,7 +92,8 @@ def test_thoughts_are_told_apart_and_counted(served: tuple[str, LLM], opened: bo
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == message["reasoning_content"]
     assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
-    assert chunks[-1]["usage"] == answer["usage"]
+    for name in ("completion_tokens", "completion_tokens_details"):
+        assert chunks[-1]["usage"][name] == answer["usage"][name]
 
 
 def test_a_template_that_closes_the_thought_leaves_none(served: tuple[str, LLM]) -> None:
@@ -128,12 +130,15 @@ def test_calls_that_must_come_may_follow_thoughts(special: bool, opened: bool) -
         "parameters": {"type": ["object"], "properties": {"on": {"type": "boolean"}}, "required": ["on"]},
     }
     tools = [{"type": "function", "function": function}]
-    plan = plan_tools(tool_format("hermes"), tools, "required", None, reasoning)
+    format_ = of_tokenizer(tool_format("hermes"), llm.tokenizer)
+    assert format_.start_id is not None
+    assert format_.hidden is special
+    plan = plan_tools(format_, tools, "required", None, reasoning)
     compiled = llm._intake._grammars.compile(plan.structured_outputs)
     call = '<tool_call>\n{"name": "go", "arguments": {"on": true}}\n</tool_call>'
     for lead, fits in (("" if opened else "<think>", True), ("", opened)):
         state = compiled.new_state()
-        said = f"{lead}I could <tool_call> it</think>\n{call}"
+        said = f"{lead}I could call it</think>\n{call}"
         tokens = llm.tokenizer(said, add_special_tokens=False)["input_ids"]
         assert all(state.take(token) for token in tokens) == fits, (lead, said)
     parser = OutputParser(reasoning, plan)

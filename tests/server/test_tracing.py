@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from fastapi import FastAPI, Request
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -45,6 +47,15 @@ def chat(url: str, headers: dict[str, str] | None = None, **more: object) -> htt
     return httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
+def only(spans: InMemorySpanExporter) -> ReadableSpan:
+    """The one span there is; it ends a moment after its answer."""
+    deadline = time.monotonic() + 10
+    while not spans.get_finished_spans() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (span,) = spans.get_finished_spans()
+    return span
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_is_a_span(served: tuple[str, InMemorySpanExporter], stream: bool) -> None:
     url, spans = served
@@ -52,7 +63,7 @@ def test_a_request_is_a_span(served: tuple[str, InMemorySpanExporter], stream: b
     trace = "0af7651916cd43dd8448eb211c80319c"
     answer = chat(url, {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}, stream=stream, n=2)
     assert answer.status_code == 200
-    (span,) = spans.get_finished_spans()
+    span = only(spans)
     told = dict(span.attributes or {})
     assert span.name == "chat tiny"
     assert f"{span.context.trace_id:032x}" == trace
@@ -68,7 +79,7 @@ def test_a_refusal_is_told(served: tuple[str, InMemorySpanExporter]) -> None:
     url, spans = served
     spans.clear()
     assert chat(url, temperature=-1).status_code == 400
-    (span,) = spans.get_finished_spans()
+    span = only(spans)
     assert (span.attributes or {})["error.type"].startswith("DP4")
     assert not span.status.is_ok
 
@@ -81,8 +92,6 @@ def test_an_endpoint_that_is_no_url() -> None:
 
 def test_a_collector_gets_them() -> None:
     """Over HTTP, as a collector does: what is left is sent when the server ends."""
-    from fastapi import FastAPI, Request
-
     got: list[bytes] = []
     collector = FastAPI()
 

@@ -316,7 +316,7 @@ class KVMemory:
     def _leave(self, memory: SequenceMemory, length: int) -> None:
         """Leave in the loft what the drafter has not taken in of the first `length` positions, in memory of its own.
 
-        Rows of a pass lie side by side, whosever they are, and one that is kept keeps hundreds, of sequences that have long ended.
+        Rows of a pass lie side by side, whosever they are, and one that is kept keeps hundreds, of sequences long ended.
         """
         if not self._lazy or not memory.drafted:
             return

@@ -14,12 +14,21 @@ def template_text(tokenizer: Any) -> str:
 
 
 def special_id(tokenizer: Any, text: str) -> int | None:
-    """The id of a special token of that text. Such a token is no text to a grammar, and is left out of outputs as a rule."""
+    """The id of a special token of that text; outputs leave such tokens out as a rule."""
     special = {str(token) for token in getattr(tokenizer, "all_special_tokens", ())}
     special |= {
         str(token) for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special
     }
     return int(tokenizer.convert_tokens_to_ids(text)) if text in special else None
+
+
+def grammar_id(tokenizer: Any, text: str) -> int | None:
+    """The id of the token of that text, where a grammar knows it by its id alone.
+
+    To llguidance, added tokens in pointed brackets are no text, whether the tokenizer calls them special or not.
+    """
+    pointed = text.startswith("<") and text.endswith(">")
+    return single_id(tokenizer, text) if pointed else special_id(tokenizer, text)
 
 
 def single_id(tokenizer: Any, text: str) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof.engine.chat_options import ChatOptions
 from draftproof.errors import RequestError, ServerError
-from draftproof.server.marks import single_id, special_id, template_text
+from draftproof.server.marks import grammar_id, single_id, special_id, template_text
 
 if TYPE_CHECKING:
     from draftproof.engine import LLM
@@ -22,7 +22,8 @@ class ReasoningFormat:
         name: for `--reasoning-format`.
         start, end: texts around the thoughts.
         starts_inside: the prompt ends with `start`, so that the output begins with a thought.
-        start_id, end_id: token ids, where the texts are special tokens; those are no text to a grammar.
+        start_id, end_id: token ids, where the texts are tokens that are no text to a grammar.
+        hidden: whether one of them is a special token, which outputs leave out as a rule.
         end_token: the id of the token that always stands for `end`, special or not; None where it is several.
     """
 
@@ -32,12 +33,8 @@ class ReasoningFormat:
     starts_inside: bool = False
     start_id: int | None = None
     end_id: int | None = None
+    hidden: bool = False
     end_token: int | None = None
-
-    @property
-    def special(self) -> bool:
-        """Whether special tokens have to be seen for thoughts to be told apart."""
-        return self.start_id is not None or self.end_id is not None
 
     def thought_tokens(self, text: str, token_ids: Sequence[int]) -> int | None:
         """How many tokens of an output are thoughts, the closing mark included; None where that cannot be told."""
@@ -84,8 +81,9 @@ def _of_tokenizer(format_: ReasoningFormat, tokenizer: Any) -> ReasoningFormat:
         return format_
     return replace(
         format_,
-        start_id=special_id(tokenizer, format_.start),
-        end_id=special_id(tokenizer, format_.end),
+        start_id=grammar_id(tokenizer, format_.start),
+        end_id=grammar_id(tokenizer, format_.end),
+        hidden=any(special_id(tokenizer, text) is not None for text in (format_.start, format_.end)),
         end_token=single_id(tokenizer, format_.end),
     )
 

@@ -114,7 +114,7 @@ def _prepare(server: ServerState, body: ChatRequest) -> Prepared:
     reasoning = server.reasoning
     if reasoning is not None:
         reasoning = as_opened(reasoning, server.llm, messages, options)
-    marked = reasoning is not None and reasoning.special
+    marked = reasoning is not None and reasoning.hidden
     plan = _plan(server, body, reasoning)
     needs = FromPlan(keep_special_tokens=marked)
     if plan is not None:

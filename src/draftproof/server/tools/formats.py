@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from draftproof.errors import ServerError
-from draftproof.server.marks import special_id, template_text
+from draftproof.server.marks import grammar_id, special_id, template_text
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class ToolFormat:
         leads: `start` marks a call at the beginning of the output only.
         in_template: the model's chat template presents functions and calls; else the server does, in plain words.
         separator: between the name and the arguments, where a call is no object.
-        start_id, end_id, separator_id: token ids, where the texts are special tokens; those are no text to a grammar.
+        start_id, end_id, separator_id: token ids, where the texts are tokens that are no text to a grammar.
+        hidden: whether one of them is a special token, which outputs leave out as a rule.
     """
 
     name: str
@@ -35,16 +36,12 @@ class ToolFormat:
     start_id: int | None = None
     end_id: int | None = None
     separator_id: int | None = None
+    hidden: bool = False
 
     @property
     def parallel(self) -> bool:
         """Whether an output may hold several calls."""
         return not self.leads
-
-    @property
-    def special(self) -> bool:
-        """Whether special tokens have to be seen for calls to be told apart."""
-        return (self.start_id, self.end_id, self.separator_id) != (None, None, None)
 
 
 _LLAMA_START = '{"name": "'
@@ -84,10 +81,12 @@ def detect_tool_format(tokenizer: Any) -> ToolFormat:
 
 
 def of_tokenizer(format_: ToolFormat, tokenizer: Any) -> ToolFormat:
-    """A format with the ids of those of its texts that are special tokens of a tokenizer."""
+    """A format with the ids of those of its texts that are tokens of a tokenizer."""
+    texts = (format_.start, format_.end, format_.separator)
     return replace(
         format_,
-        start_id=special_id(tokenizer, format_.start),
-        end_id=special_id(tokenizer, format_.end),
-        separator_id=special_id(tokenizer, format_.separator),
+        start_id=grammar_id(tokenizer, format_.start),
+        end_id=grammar_id(tokenizer, format_.end),
+        separator_id=grammar_id(tokenizer, format_.separator),
+        hidden=any(special_id(tokenizer, text) is not None for text in texts),
     )

@@ -58,7 +58,7 @@ def grammar_of(
     if reasoning is not None:
         first = "thought_end SPACE " if reasoning.starts_inside else "(thought_mark thought_end SPACE)? "
         lines += [
-            f"thought_mark: {_mark(reasoning.start, reasoning.start_id)}",
+            _lazy_mark("thought_mark", reasoning.start, reasoning.start_id),
             _text_up_to("thought_end", reasoning.end, reasoning.end_id),
         ]
     if must:
@@ -74,7 +74,7 @@ def grammar_of(
 def _free_mark(format_: ToolFormat) -> str:
     """Text up to and with the mark of a call."""
     if format_.leads:
-        return f"start_mark[lazy]: {json.dumps(format_.start)}"
+        return _lazy_mark("start_mark", format_.start, format_.start_id)
     return _text_up_to("start_mark", format_.start, format_.start_id)
 
 
@@ -99,6 +99,11 @@ def _call(format_: ToolFormat, function: Function) -> str:
         opening = opening.removeprefix(format_.start)
     closing = "}" + space
     return f"{json.dumps(opening)} %json {schema} {json.dumps(closing)}"
+
+
+def _lazy_mark(rule: str, mark: str, token: int | None) -> str:
+    """A rule for a mark where text might come as well: it ends as soon as the mark is complete."""
+    return f"{rule}[lazy]: {json.dumps(mark)}" if token is None else f"{rule}: <[{token}]>"
 
 
 def _mark(text: str, token: int | None) -> str:

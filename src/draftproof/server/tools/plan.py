@@ -143,7 +143,7 @@ def plan_tools(
         StructuredOutputs(grammar=grammar),
         tuple(tools) if format_.in_template else None,
         described=() if format_.in_template else tuple(tool["function"] for tool in tools),
-        skip_special_tokens=not format_.special,
+        skip_special_tokens=not format_.hidden,
     )
 
 
