@@ -281,11 +281,12 @@ class KVMemory:
             self.cache.forget_drafter(block, pending.start % KEY_BLOCK)
 
     def _leave_undrafted(self, sequences: Items[Sequence]) -> None:
-        """Of running sequences with more waiting features than may wait, leave out the longest; the others can be tried."""
+        """Of running sequences with more waiting features than may wait, leave out the longest; the others, one at least, can
+        be tried."""
         waiting = [s.running_memory for s in sequences if s.running_memory.drafted]
         waiting.sort(key=lambda memory: memory.waiting_length)
         total = sum(memory.waiting_length for memory in waiting)
-        while total > self._most_waiting:
+        while total > self._most_waiting and len(waiting) > 1:
             memory = waiting.pop()
             total -= memory.waiting_length
             memory.drafted, memory.draft_state, memory.table.drafter = False, None, None
