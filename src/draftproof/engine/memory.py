@@ -326,9 +326,10 @@ class KVMemory:
         while at < length:
             end = min(length, (at // KEY_BLOCK + 1) * KEY_BLOCK)
             block = memory.table.blocks[at // KEY_BLOCK]
-            pending = self._loft.find(block)
-            if pending is None or (pending.start, pending.count) != (at, end - at):
-                rows = torch.cat([piece.rows() for piece in cut(memory.waiting, at - start, end - at)])
+            pieces, pending = cut(memory.waiting, at - start, end - at), self._loft.find(block)
+            # What a block that this one is a copy of had waiting may be of other tokens, and of as many.
+            if pending is None or pending.start != at or not _same(pieces, pending.pieces):
+                rows = torch.cat([piece.rows() for piece in pieces])
                 pending = Pending(at, (KeptRows(rows, 0, end - at),))
                 self._loft.put(block, pending)
             left += pending.pieces
@@ -441,6 +442,14 @@ def _keep(sequence: Sequence, features: torch.Tensor, first: int, rows: int) -> 
         return
     if not waiting or not waiting[-1].goes_on(features, first, rows):
         waiting.append(KeptRows(features, first, rows))
+
+
+def _same(some: Items[KeptRows], others: Items[KeptRows]) -> bool:
+    """Whether both are the same rows of the same tensors."""
+    return len(some) == len(others) and all(
+        a.features is b.features and (a.first, a.count, a.step) == (b.first, b.count, b.step)
+        for a, b in zip(some, others, strict=True)
+    )
 
 
 def _has_new_block(memory: SequenceMemory) -> bool:
