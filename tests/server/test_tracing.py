@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 
@@ -13,13 +12,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from draftproof import AsyncEngine
 from draftproof.errors import ServerError
-from draftproof.server.app import create_app
-from draftproof.server.settings import ServerSettings
 from draftproof.server.tracing import Tracing, tracing_to
 from support.live import live
-from support.serving import NAME, drafting_llm
+from support.serving import NAME, drafting_llm, serving
 
 WORDS = "a secret of mine"
 
@@ -28,13 +24,8 @@ WORDS = "a secret of mine"
 def served() -> Iterator[tuple[str, InMemorySpanExporter]]:
     spans, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    engine = AsyncEngine(drafting_llm())
-    app = create_app(engine, ServerSettings(served_model_names=(NAME,)), Tracing(provider, NAME))
-    try:
-        with live(app) as url:
-            yield url, spans
-    finally:
-        asyncio.run(engine.close())
+    with serving(drafting_llm(), Tracing(provider, NAME)) as url:
+        yield url, spans
 
 
 def chat(url: str, headers: dict[str, str] | None = None, **more: object) -> httpx.Response:

@@ -30,11 +30,12 @@ def apart() -> list[int]:
 
 
 @contextmanager
-def serving(llm: LLM, **settings: Any) -> Iterator[str]:
+def serving(llm: LLM, tracing: Any = None, **settings: Any) -> Iterator[str]:
     """The address of a server around `llm`. On leaving, the engine must come to rest with no block held.
 
     Args:
         llm: what to serve.
+        tracing: a `Tracing`, where spans are wanted.
         settings: fields of `ServerSettings`.
     """
     from draftproof.server.app import create_app
@@ -42,7 +43,8 @@ def serving(llm: LLM, **settings: Any) -> Iterator[str]:
 
     engine = AsyncEngine(llm)
     try:
-        with live(create_app(engine, ServerSettings(**{"served_model_names": (NAME,), **settings}))) as url:
+        chosen = ServerSettings(**{"served_model_names": (NAME,), **settings})
+        with live(create_app(engine, chosen, tracing)) as url:
             yield url
             assert settles(llm), "requests still run, or blocks leaked"
     finally:

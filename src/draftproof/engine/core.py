@@ -272,5 +272,5 @@ def _event(sequence: Sequence, block: CommittedBlock, result: RequestResult | No
         finish_reason=sequence.finish_reason,
         logprobs=block.logprobs if sequence.sampling.logprobs is not None else None,
         request_id=sequence.request.request_id,
-        stop_reason=sequence.stop_reason if sequence.finish_reason is not None else None,
+        stop_reason=sequence.stop_reason,
     )

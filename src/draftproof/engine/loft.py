@@ -8,7 +8,7 @@ counts such positions as the drafter's: its entries are in the page, or can be m
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from draftproof.engine.sequence import KeptRows
@@ -98,13 +98,22 @@ def gather(pieces: list[KeptRows], more: Iterable[KeptRows]) -> None:
             pieces.append(KeptRows(piece.features, piece.first, piece.count, piece.step))
 
 
-def cut(pieces: Iterable[KeptRows], skip: int, count: int) -> list[KeptRows]:
+def cut(pieces: Sequence[KeptRows], skip: int, count: int) -> list[KeptRows]:
     """Rows ``[skip, skip + count)`` of all that the pieces hold."""
-    found = []
-    for piece in pieces:
-        some = min(piece.count - skip, count)
-        if some > 0:
-            found.append(KeptRows(piece.features, piece.first + skip * piece.step, some, piece.step))
-            count -= some
-        skip = max(0, skip - piece.count)
-    return found
+    return split(pieces, (skip, count))[1]
+
+
+def split(pieces: Sequence[KeptRows], sizes: Iterable[int]) -> list[list[KeptRows]]:
+    """Shares of so many rows, one after the other, of all that the pieces hold; shorter ones where they end. In one pass."""
+    shares, number, used = [], 0, 0
+    for size in sizes:
+        share: list[KeptRows] = []
+        while size > 0 and number < len(pieces):
+            piece = pieces[number]
+            some = min(piece.count - used, size)
+            share.append(KeptRows(piece.features, piece.first + used * piece.step, some, piece.step))
+            size, used = size - some, used + some
+            if used == piece.count:
+                number, used = number + 1, 0
+        shares.append(share)
+    return shares

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from draftproof.cache import BlockCache, BlockTable
-from draftproof.engine.loft import Loft, Pending, cut, gather
+from draftproof.engine.loft import Loft, Pending, cut, gather, split
 from draftproof.engine.sequence import KeptRows, Sequence, SequenceMemory
 from draftproof.engine.undisturbed import undisturbed
 from draftproof.errors import RequestError
@@ -321,20 +322,23 @@ class KVMemory:
         """
         if not self._lazy or not memory.drafted:
             return
-        start = at = memory.draft_length
+        start = memory.draft_length
+        if start >= length:
+            return
+        # From the first one to where the next block begins, block by block, to the last one.
+        bounds = [start, *range((start // KEY_BLOCK + 1) * KEY_BLOCK, length, KEY_BLOCK), length]
+        *shares, rest = split(memory.waiting, [end - at for at, end in pairwise((*bounds, memory.kv.length))])
         left: list[KeptRows] = []
-        while at < length:
-            end = min(length, (at // KEY_BLOCK + 1) * KEY_BLOCK)
+        for (at, end), pieces in zip(pairwise(bounds), shares, strict=True):
             block = memory.table.blocks[at // KEY_BLOCK]
-            pieces, pending = cut(memory.waiting, at - start, end - at), self._loft.find(block)
+            pending = self._loft.find(block)
             # What a block that this one is a copy of had waiting may be of other tokens, and of as many.
             if pending is None or pending.start != at or not _same(pieces, pending.pieces):
                 rows = torch.cat([piece.rows() for piece in pieces])
                 pending = Pending(at, (KeptRows(rows, 0, end - at),))
                 self._loft.put(block, pending)
             left += pending.pieces
-            at = end
-        memory.waiting = [*left, *cut(memory.waiting, at - start, memory.kv.length - at)]
+        memory.waiting = [*left, *rest]
 
     def take_in(self, sequences: Items[Sequence]) -> None:
         """Let the drafter take in all waiting context of these sequences, in one batch."""

@@ -22,6 +22,11 @@ def special_id(tokenizer: Any, text: str) -> int | None:
     return int(tokenizer.convert_tokens_to_ids(text)) if text in special else None
 
 
+def any_special(tokenizer: Any, *texts: str) -> bool:
+    """Whether one of the texts is a special token."""
+    return any(special_id(tokenizer, text) is not None for text in texts)
+
+
 def grammar_id(tokenizer: Any, text: str) -> int | None:
     """The id of the token of that text, where a grammar knows it by its id alone.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftproof.engine.chat_options import ChatOptions
 from draftproof.errors import RequestError, ServerError
-from draftproof.server.marks import grammar_id, single_id, special_id, template_text
+from draftproof.server.marks import any_special, grammar_id, single_id, template_text
 
 if TYPE_CHECKING:
     from draftproof.engine import LLM
@@ -83,7 +83,7 @@ def _of_tokenizer(format_: ReasoningFormat, tokenizer: Any) -> ReasoningFormat:
         format_,
         start_id=grammar_id(tokenizer, format_.start),
         end_id=grammar_id(tokenizer, format_.end),
-        hidden=any(special_id(tokenizer, text) is not None for text in (format_.start, format_.end)),
+        hidden=any_special(tokenizer, format_.start, format_.end),
         end_token=single_id(tokenizer, format_.end),
     )
 
@@ -96,13 +96,13 @@ def as_opened(
     Args:
         format_: the model's. One that says itself that outputs begin inside stays as it is.
         llm: renders.
-        messages: the conversation, of which only the last one matters, and only if the answer goes on with it.
+        messages: the conversation, checked; only its last one matters, and only if the answer goes on with it.
         options: as it is going to be rendered.
     """
     if format_.starts_inside:
         return format_
     if options.continue_final_message:
-        text = _text(messages[-1].get("content"))
+        text = messages[-1]["content"]
         inside = text.rfind(format_.start) > text.rfind(format_.end)
     else:
         try:
@@ -112,9 +112,3 @@ def as_opened(
             return format_
         inside = prompt.rstrip().endswith(format_.start)
     return replace(format_, starts_inside=inside)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text", "")) for part in content or () if isinstance(part, Mapping))

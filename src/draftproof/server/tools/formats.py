@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from draftproof.errors import ServerError
-from draftproof.server.marks import grammar_id, special_id, template_text
+from draftproof.server.marks import any_special, grammar_id, template_text
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,10 @@ def detect_tool_format(tokenizer: Any) -> ToolFormat:
 
 def of_tokenizer(format_: ToolFormat, tokenizer: Any) -> ToolFormat:
     """A format with the ids of those of its texts that are tokens of a tokenizer."""
-    texts = (format_.start, format_.end, format_.separator)
     return replace(
         format_,
         start_id=grammar_id(tokenizer, format_.start),
         end_id=grammar_id(tokenizer, format_.end),
         separator_id=grammar_id(tokenizer, format_.separator),
-        hidden=any(special_id(tokenizer, text) is not None for text in texts),
+        hidden=any_special(tokenizer, format_.start, format_.end, format_.separator),
     )
