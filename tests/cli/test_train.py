@@ -66,6 +66,35 @@ def test_it_trains_a_drafter_that_generate_takes(
     assert (tmp_path / "drafter.training" / "run.json").exists()
 
 
+def test_a_drafter_is_trained_on_in_its_own_shape(
+    run: Run, tiny_model: str, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The shape that the preset has gives way to that of the drafter; what is asked for expressly does not."""
+    shape = ("--layers", "2", "--taps", "1,0", "--block-size", "6", "--mask-token-id", "3")
+    first = run("train", "--target", tiny_model, *files, *SMALL, *shape, "--steps", "2", "--no-estimate")
+    assert first.status == 0, first.err
+    before = str(tmp_path / "drafter")
+    more = ("train", "--target", tiny_model, *files[:-1], str(tmp_path / "more"), *SMALL, "--steps", "1")
+    done = run(*more, "--no-estimate", "--start-from", before)
+    assert done.status == 0, done.err
+    there, mine = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("drafter", "more"))
+    assert mine == there
+    assert mine["dflash_config"] == {"mask_token_id": 3, "target_layer_ids": [1, 0]}
+    for wrong, code, said in (
+        (
+            ("--start-from", before, "--taps", "0,1"),
+            "DP511",
+            "target_layer_ids (1, 0), not (0, 1)",
+        ),
+        (("--start-from", "nowhere"), "DP301", "no drafter 'nowhere'"),
+        (("--start-from", "default"), "DP548", "no drafter comes with draftproof for"),
+    ):
+        refused = run(*more, "--no-estimate", *wrong)
+        assert refused.status == 2
+        assert f"error[{code}]" in refused.err
+        assert said in " ".join(refused.err.split())
+
+
 def test_the_estimate_alone_writes_no_answer(
     run: Run, tiny_model: str, files: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -83,7 +112,8 @@ def test_the_estimate_alone_writes_no_answer(
         ((), "DP520", "a run needs an end"),
         (("--steps", "3", "--preset", "vast"), "DP520", "preset must be one of tiny, small, base"),
         (("--steps", "3", "--taps", "1,x"), "DP520", "taps: expected layer numbers with commas"),
-        (("--steps", "3", "--taps", "40"), "DP257", "40"),
+        (("--steps", "3", "--taps", "40"), "DP511", "taps are layers 0 to 1 of"),
+        (("--steps", "3", "--mask-token-id", "999999"), "DP511", "the mask token must be one of 0 to"),
         (("--steps", "3", "--batch", "3"), "DP520", "multiple of micro_batch"),
         (("--steps", "3", "--prompts", "nowhere.jsonl"), "DP500", "nowhere.jsonl"),
     ],
@@ -95,6 +125,9 @@ def test_mistakes_end_in_a_coded_line(
     assert done.status == 2
     assert f"error[{code}]" in done.err
     assert said in done.err
+    assert not list(Path(files[-1]).parent.glob("*.training/run.json")), (
+        "nothing stands in the way of the right one"
+    )
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(

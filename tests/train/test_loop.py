@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,7 @@ def test_weights_that_overflow_end_the_run(case: Case, tmp_path: Path) -> None:
     tensors = load_file(out / "model.safetensors")
     tensors["norm.weight"] = torch.full_like(tensors["norm.weight"], 3e38)
     save_file(tensors, spoilt / "model.safetensors")
+    shutil.copy(out / "config.json", spoilt)
     from dataclasses import replace
 
     job = replace(case.job(tmp_path / "second"), start_from=spoilt)

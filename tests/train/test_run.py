@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from safetensors.torch import load_file
 
 from draftproof import LLM, SamplingParams
 from draftproof.engine.prompt_files import read_prompt_file
-from draftproof.errors import DraftproofWarning, RequestError
+from draftproof.errors import DrafterError, DraftproofWarning, RequestError
+from draftproof.models.drafters.config import read_config
 from draftproof.models.drafters.vocabulary import FILE
 from draftproof.train.estimate import Estimate
 from draftproof.train.evaluate import Evaluation, GroupScore, evaluate, first_of_each_group
@@ -120,6 +122,26 @@ def test_answers_of_an_earlier_run_and_weights_of_another_drafter(
     first = read_steps(report.folder)[0].loss
     assert first < read_steps(done.folder)[0].loss
     assert not (report.folder / "responses.jsonl").exists()
+    mine, before = ((one.out / "README.md").read_text(encoding="utf-8") for one in (report, done))
+    assert "## Before that" not in before
+    assert f"started from the weights of `{done.out.name}`, of which its card said:" in mine
+    assert "### Data\n" + before.partition("## Data\n")[2].partition("## Recipe")[0] in mine
+
+
+def test_a_drafter_is_not_trained_on_as_another(case: Case, done: TrainReport, tmp_path: Path) -> None:
+    """Taps of the same number fit `fc` as well: only the config can tell."""
+    taps = read_config(done.out).target_layer_ids
+    others = tuple(range(len(taps)))
+    assert others != taps
+    job = replace(case.job(tmp_path / "second"), start_from=done.out)
+    for wrong, said in (
+        ({"taps": others}, f"target_layer_ids {taps}"),
+        ({"mask_token_id": 3}, "mask_token_id"),
+    ):
+        with pytest.raises(DrafterError, match=re.escape(said)) as refused:
+            train(job, tiny_settings(steps=1, **wrong))
+        assert refused.value.code == "DP511"
+        assert not job.out.exists()
 
 
 def test_held_out_prompts_are_refused_or_left_out(case: Case, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,7 +67,9 @@ def train(
     random_start: Annotated[
         bool, typer.Option("--random-start", help="Random layers, not the target's last ones.")
     ] = False,
-    start_from: Annotated[Path | None, typer.Option(help="Folder of a drafter to go on from.")] = None,
+    start_from: Annotated[
+        str | None, typer.Option(help="Drafter to go on from: default, folder, or hub id.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw or muon.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The highest.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of matrices.")] = None,
@@ -113,16 +115,23 @@ def train(
     it trains on several processes.
     """
     from draftproof.cli.training_screen import show_report, showing_training
+    from draftproof.engine.loading import find_drafter
     from draftproof.train.run import TrainJob
     from draftproof.train.run import train as run_training
     from draftproof.train.settings import preset as named
+    from draftproof.train.start import settings_of
 
+    start = None if start_from is None else Path(find_drafter(start_from, target))
+    shape: dict[str, Any] = {} if start is None else settings_of(start)
+    asked = {
+        "num_layers": layers,
+        "block_size": block_size,
+        "taps": None if taps is None else _layers(taps),
+        "mask_token_id": mask_token_id,
+    }
     settings = named(
         preset,
-        num_layers=layers,
-        block_size=block_size,
-        taps=None if taps is None else _layers(taps),
-        mask_token_id=mask_token_id,
+        **(shape | {name: value for name, value in asked.items() if value is not None}),
         greedy_share=greedy_share,
         temperature=temperature,
         max_tokens=max_tokens,
@@ -169,7 +178,7 @@ def train(
         trust_remote_code=trust_remote_code,
         drop_leaks=drop_leaks,
         restart=restart,
-        start_from=start_from,
+        start_from=start,
         measure=not no_estimate,
         only_measure=estimate,
     )

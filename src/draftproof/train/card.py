@@ -49,6 +49,7 @@ class CardFacts:
         processes: that trained.
         final: figures of these weights on all held-out prompts.
         version: of this package.
+        before: the drafter whose weights the run started from, and what its card said; None where it started afresh.
     """
 
     target: str
@@ -64,6 +65,7 @@ class CardFacts:
     processes: int
     final: Evaluation
     version: str
+    before: tuple[str, str | None] | None = None
 
 
 def card(facts: CardFacts) -> str:
@@ -83,6 +85,7 @@ def card(facts: CardFacts) -> str:
             "## Recipe",
             "",
             *_recipe(facts),
+            *_before(facts.before),
             "",
         )
     )
@@ -153,3 +156,17 @@ def _recipe(facts: CardFacts) -> list[str]:
         json.dumps(facts.recipe, indent=1),
         "```",
     ]
+
+
+def _before(before: tuple[str, str | None] | None) -> list[str]:
+    if before is None:
+        return []
+    name, said = before
+    told = "which came without a card" if said is None else "of which its card said"
+    lines = [
+        "",
+        "## Before that",
+        "",
+        f"The run started from the weights of `{name}`, {told}{'.' if said is None else ':'}",
+    ]
+    return lines if said is None else [*lines, "", said]

@@ -133,7 +133,15 @@ def shape_for(
         DrafterError: DP511, the numbers do not fit the target.
     """
     chosen = even_taps(target.num_layers) if taps is None else tuple(taps)
-    _check_shape(target, num_layers, block_size, mask_token_id, chosen)
+    check_shape(
+        target.name,
+        target.num_layers,
+        target.vocab_size,
+        num_layers=num_layers,
+        block_size=block_size,
+        taps=chosen,
+        mask_token_id=mask_token_id,
+    )
     has_bias = bool(target.layers) and all(
         f"self_attn.{part}_proj.bias" in layer for layer in target.layers for part in ("q", "k", "v")
     )
@@ -261,22 +269,36 @@ def _replaceable(folder: Path) -> bool:
     return any(str(name).startswith("DFlash") for name in names)
 
 
-def _check_shape(
-    target: TargetWeights, num_layers: int, block_size: int, mask_token_id: int, taps: tuple[int, ...]
+def check_shape(
+    name: str,
+    num_target_layers: int,
+    vocab_size: int,
+    *,
+    num_layers: int,
+    block_size: int,
+    taps: tuple[int, ...],
+    mask_token_id: int | None,
 ) -> None:
-    outside = [tap for tap in taps if not 0 <= tap < target.num_layers]
+    """Check a drafter's numbers against its target's.
+
+    Args:
+        name, num_target_layers, vocab_size: of the target.
+        num_layers, block_size, taps, mask_token_id: of the drafter; the mask token may not be chosen yet.
+
+    Raises:
+        DrafterError: DP511, one of them is out of range.
+    """
+    outside = [tap for tap in taps if not 0 <= tap < num_target_layers]
     problem = None
     if num_layers < 1:
         problem = f"a drafter needs at least one layer, got {num_layers}"
     elif block_size < 2:
         problem = f"block_size must be at least 2 (the anchor and one mask slot), got {block_size}"
     elif not taps or outside:
-        problem = (
-            f"taps are layers 0 to {target.num_layers - 1} of {target.name}, got {outside or list(taps)}"
-        )
+        problem = f"taps are layers 0 to {num_target_layers - 1} of {name}, got {outside or list(taps)}"
     elif len(set(taps)) != len(taps):
         problem = f"each tap counts once, got {list(taps)}"
-    elif not 0 <= mask_token_id < target.vocab_size:
-        problem = f"the mask token must be one of 0 to {target.vocab_size - 1}, got {mask_token_id}"
+    elif mask_token_id is not None and not 0 <= mask_token_id < vocab_size:
+        problem = f"the mask token must be one of 0 to {vocab_size - 1}, got {mask_token_id}"
     if problem is not None:
         raise DrafterError("DP511", problem)

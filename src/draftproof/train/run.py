@@ -28,7 +28,7 @@ from draftproof.train.evaluate import Evaluation
 from draftproof.train.features import Features, open_features
 from draftproof.train.folder import RunFolder, insist_same
 from draftproof.train.interrupts import Interrupts, watching_signals
-from draftproof.train.layout import even_taps, write_drafter
+from draftproof.train.layout import check_shape, even_taps, write_drafter
 from draftproof.train.loop import Loop, LoopParts, on_cpu, passes_a_step
 from draftproof.train.loss import LossSettings
 from draftproof.train.loss_pass import LossPass
@@ -46,6 +46,7 @@ from draftproof.train.run_data import (
     read_data,
 )
 from draftproof.train.settings import TrainSettings
+from draftproof.train.start import card_before, insist_continues
 from draftproof.train.trainee import SAMPLES, Trainee, make_trainee
 from draftproof.train.watch import Watch
 
@@ -150,6 +151,7 @@ class _Run:
         """The stages, one after the other."""
         passes_a_step(self.settings, self.accelerator.num_processes)
         self._load_target()
+        self._check_shape()
         self._read_data()
         if self.main:
             insist_same(self.folder.run, self._identity())
@@ -179,6 +181,24 @@ class _Run:
             trust_remote_code=job.trust_remote_code,
         )
         self.taps = self.settings.taps or even_taps(self.llm.target.info.num_layers, self.settings.num_taps)
+
+    def _check_shape(self) -> None:
+        """What can be known to be wrong before the target answers, and before the folder is this run's."""
+        info, settings = self.llm.target.info, self.settings
+        check_shape(
+            info.name,
+            info.num_layers,
+            info.vocab_size,
+            num_layers=settings.num_layers,
+            block_size=settings.block_size,
+            taps=self.taps,
+            mask_token_id=settings.mask_token_id,
+        )
+        if self.job.start_from is not None:
+            known: dict[str, Any] = {"num_layers": settings.num_layers, "target_layer_ids": self.taps}
+            if settings.mask_token_id is not None:
+                known["mask_token_id"] = settings.mask_token_id
+            insist_continues(self.job.start_from, known)
 
     def _read_data(self) -> None:
         job = self.job
@@ -334,7 +354,7 @@ class _Run:
         self, trainee: Trainee, responses: list[Response], progress: Progress, final: Evaluation
     ) -> CardFacts:
         mask = trainee.shape.mask_token_id
-        target = Path(self.job.target)
+        target, start = Path(self.job.target), self.job.start_from
         return CardFacts(
             target=target.name if target.exists() else self.job.target,
             precision=precision_of(self.llm.target),
@@ -349,6 +369,7 @@ class _Run:
             processes=self.accelerator.num_processes,
             final=final,
             version=__version__,
+            before=None if start is None else (start.name, card_before(start)),
         )
 
 

@@ -18,6 +18,7 @@ from draftproof.train.layout import DrafterShape, shape_for
 from draftproof.train.loss import ReducedVocabulary
 from draftproof.train.model import TrainableDrafter
 from draftproof.train.settings import TrainSettings
+from draftproof.train.start import insist_continues
 from draftproof.train.target_weights import read_target_weights
 
 MOST = 0.8
@@ -65,7 +66,7 @@ def make_trainee(
 
     Raises:
         ModelError: DP510, the target has nothing to lend.
-        DrafterError: DP511, the shape does not fit; DP303 to DP308, nor do the weights of `start_from`.
+        DrafterError: DP511, the shape does not fit, or is not that of `start_from`; DP301 to DP308, nor do its weights.
         RequestError: DP523, `start_from` cannot be read.
     """
     weights = read_target_weights(target, settings.num_layers if settings.from_target else 0)
@@ -76,7 +77,10 @@ def make_trainee(
         mask_token_id=mask_token_id,
         taps=taps,
     )
-    config = shape.config() if start_from is None else replace(shape.config(), source=str(start_from))
+    config = shape.config()
+    if start_from is not None:
+        insist_continues(start_from, vars(config))
+        config = replace(config, source=str(start_from))
     drafter = TrainableDrafter(config, weights.embedding, weights.lm_head)
     if start_from is not None:
         try:

@@ -29,12 +29,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         title="A drafter of that shape does not fit the target.",
         meaning=(
             "Taps are layers of the target, counted from 0 and tapped behind the layer; a block holds the anchor and at least "
-            "one mask slot; the mask token is an id of the target's vocabulary. One of these numbers is out of range."
+            "one mask slot; the mask token is an id of the target's vocabulary. One of these numbers is out of range, or "
+            "is not that of the drafter whose weights the run starts from."
         ),
         triggers=(
             "Taps counted from 1, as other formats do, so that the last one does not exist.",
             "Taps of a deeper model of the same family.",
             "block_size 1, meaning one draft token (that is 2).",
+            "A drafter to start from that was trained with other taps, another mask token or another RoPE than the run has.",
         ),
         fix="Take numbers in the range that the message gives, or leave the taps out: they are then spread evenly.",
         before="shape_for(target, taps=(2, 16, 30), mask_token_id=5)   # 30 layers: 0 to 29",
