@@ -31,6 +31,7 @@ RECIPES: dict[str, list[str]] = {
     "4 layers": ["--layers", "4"],
     "blocks of 4": ["--block-size", "4"],
     "blocks of 12": ["--block-size", "12"],
+    "gamma 4": ["--gamma", "4"],
     "16 anchors": ["--anchors", "16"],
     "64 anchors": ["--anchors", "64"],
     "64 anchors, 2 sequences": ["--anchors", "64", "--batch", "2", "--micro-batch", "2"],

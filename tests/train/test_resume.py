@@ -152,10 +152,10 @@ def test_more_steps_go_on_from_the_end(case: Case, tmp_path: Path) -> None:
 def test_another_recipe_in_the_same_folder_is_refused_unless_restarted(case: Case, tmp_path: Path) -> None:
     out = tmp_path / "drafter"
     train(case.job(out), tiny_settings(steps=3))
-    with pytest.raises(RequestError, match=r"holds another run: gamma was 4\.0, is 2\.0") as refused:
-        train(case.job(out), tiny_settings(steps=3, gamma=2.0))
+    with pytest.raises(RequestError, match=r"holds another run: gamma was 2\.0, is 3\.0") as refused:
+        train(case.job(out), tiny_settings(steps=3, gamma=3.0))
     assert refused.value.code == "DP521"
-    assert train(replace(case.job(out), restart=True), tiny_settings(steps=3, gamma=2.0)).finished
+    assert train(replace(case.job(out), restart=True), tiny_settings(steps=3, gamma=3.0)).finished
 
 
 def test_one_process_at_a_time(case: Case, tmp_path: Path) -> None:

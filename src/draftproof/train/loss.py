@@ -37,7 +37,7 @@ class LossSettings:
             likeliest tokens, and all others together as one); the rest is cross-entropy on the response's tokens.
     """
 
-    gamma: float = 4.0
+    gamma: float = 2.0
     distillation: float = 0.0
 
     def __post_init__(self) -> None:
