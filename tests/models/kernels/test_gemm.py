@@ -236,7 +236,7 @@ from draftproof.models.kernels.packing import Precision, fast, pack
 results = {}
 given = torch.load(sys.argv[1])
 for name, (weight, x) in given.items():
-    assert fast(Precision(name)) == (name == "float32"), name
+    assert fast(Precision(name)) == (name in sys.argv[3:]), name
     results[name] = gemm.multiply(x, pack(weight, Precision(name)))
 torch.save(results, sys.argv[2])
 """
@@ -260,7 +260,8 @@ def test_machines_without_the_instructions_get_the_same(
         expected[precision.value] = gemm.multiply(x, pack(weight, precision))
     torch.save(given_, tmp_path / "given")
     environment = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features}
-    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "given"), str(tmp_path / "found")]
+    quick = ["float32", "int8", "int4"] if "avx2" in features else ["float32"]
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "given"), str(tmp_path / "found"), *quick]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = torch.load(tmp_path / "found")

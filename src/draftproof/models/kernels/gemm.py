@@ -13,7 +13,8 @@ several of them; but every output is a sum of its own, and its order is the same
   fused multiply-adds: ``y = fma(float(sum), activation scale * weight scale, y)``, then for int4
   ``y = fma(minimum, activation scale * sum of activations, y)``.
 
-The integer forms use `vpdpbusd` where there is AVX512-VNNI, and plain vector code elsewhere, with the same results.
+The integer forms use `vpdpbusd` where there is AVX512-VNNI, `vpmaddubsw` where there is AVX2 (`_narrow_sums`), and plain vector
+code elsewhere, with the same results.
 
 NaN and infinity. A row of floats goes on as IEEE arithmetic has it. For int8 and int4 a NaN or an infinity anywhere in a
 group makes the group's scale NaN, and so every output of this row NaN; other rows do not notice. What calls these functions
@@ -46,11 +47,7 @@ from draftproof.models.kernels.packing import (
 from draftproof.models.kernels.paged import _Code
 
 MOST_ROWS = 8
-MOST_WHOLE_ROWS = 6
-"""Rows that share one walk through a tile (float and integer precisions): their sums fill the vector registers.
-
-An integer sum needs two registers, one for the group's int32 and one for the float chain.
-"""
+"""Rows for which there are blocks; how many share one walk through a tile is `_rows_together`."""
 _PANELS = TILE // PANEL
 _QUADS = GROUP // 4
 _LINE = 64
@@ -59,6 +56,8 @@ _BYTE, _SHORT, _INT, _LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.I
 _HALF, _FLOAT = ir.HalfType(), ir.FloatType()
 _BYTES, _INTS, _FLOATS = (ir.VectorType(kind, PANEL) for kind in (_BYTE, _INT, _FLOAT))
 _SHORTS, _HALVES = ir.VectorType(_SHORT, PANEL), ir.VectorType(_HALF, PANEL)
+# A panel's vector in the two halves that fit the registers of AVX2.
+_HALF_INTS, _HALF_BYTES = ir.VectorType(_INT, PANEL // 2), ir.VectorType(_BYTE, 2 * PANEL)
 
 # Activations whose group is smaller than this throughout count as zeros: the inverse of their scale would be infinite.
 _SMALLEST = 2.0**-100
@@ -95,6 +94,8 @@ class _Lanes(_Code):
     def __init__(self, builder: Any) -> None:
         super().__init__(builder)
         self.features = target_features()
+        self.has_quads = "avx512vnni" in self.features
+        self.has_pairs = not self.has_quads and "avx2" in self.features
 
     def fetch(self, address: Any) -> None:
         """Ask for the cache line at an address, into the second-level cache; harmless whatever the address."""
@@ -137,7 +138,7 @@ class _Lanes(_Code):
 
     def quad_product(self, total: Any, weights: Any, activations: Any) -> Any:
         """``total + `` the products of four unsigned bytes of `weights` and four signed ones of `activations`, lane by lane."""
-        if "avx512vnni" in self.features:
+        if self.has_quads:
             kind = ir.VectorType(_BYTE, 64)
             parts = [self.builder.bitcast(part, kind) for part in (weights, activations)]
             return self.call("llvm.x86.avx512.vpdpbusd.512", _INTS, [total, *parts])
@@ -147,6 +148,31 @@ class _Lanes(_Code):
             activation = self.builder.ashr(high, self.ints(24))
             total = self.builder.add(total, self.builder.mul(weight, activation))
         return total
+
+    def byte_pairs(self, unsigned: Any, signed: Any) -> Any:
+        """int16 ``[16]``: sums of two products each of 32 unsigned and 32 signed bytes, which must fit (AVX2)."""
+        return self.call("llvm.x86.avx2.pmadd.ub.sw", _SHORTS, [unsigned, signed])
+
+    def short_pairs(self, shorts: Any) -> Any:
+        """int32 ``[8]``: sums of two int16 each (AVX2)."""
+        ones = ir.Constant(_SHORTS, [1] * PANEL)
+        return self.call("llvm.x86.avx2.pmadd.wd", _HALF_INTS, [shorts, ones])
+
+    def with_sign_of(self, values: Any, signs: Any) -> Any:
+        """32 bytes, negated where the other's are negative and zero where they are zero (AVX2)."""
+        return self.call("llvm.x86.avx2.psign.b", _HALF_BYTES, [values, signs])
+
+    def quad_of(self, values: Any, quad: int) -> Any:
+        """Four activations as bytes, in all lanes of half a panel's vector."""
+        number = self.at(values, quad * 4, _INT)
+        first = self.builder.insert_element(ir.Constant(_HALF_INTS, ir.Undefined), number, _INT(0))
+        lanes = ir.Constant(_HALF_INTS, [0] * (PANEL // 2))
+        return self.builder.bitcast(self.builder.shuffle_vector(first, first, lanes), _HALF_BYTES)
+
+    def join(self, low: Any, high: Any) -> Any:
+        """Two halves of a panel's int32 as one vector."""
+        lanes = ir.Constant(_INTS, list(range(PANEL)))
+        return self.builder.shuffle_vector(low, high, lanes)
 
     def pair_product(self, total: Any, weights: Any, activations: Any) -> Any:
         """``total + `` the products of two bfloat16 of `weights` and two of `activations`, lane by lane."""
@@ -163,6 +189,18 @@ class _Lanes(_Code):
 
     def _high_half(self, pairs: Any) -> Any:
         return self.builder.bitcast(self.builder.and_(pairs, self.ints(0xFFFF0000)), _FLOATS)
+
+
+def _rows_together(precision: Precision) -> int:
+    """Rows that share one walk through a tile: their sums fill the vector registers.
+
+    An integer sum needs two registers, one for the group's integers and one for the float chain. AVX512 has 32 registers of 16
+    lanes; others 16 of 8 or fewer, a quarter of the room.
+    """
+    whole = precision in _WHOLE
+    if "avx512f" in target_features():
+        return 6 if whole else 8
+    return 3 if whole else 2
 
 
 # --- products -----------------------------------------------------------------------------------------------------
@@ -183,10 +221,8 @@ def _float_group(code: _Lanes, weights: Any, values: list[Any], totals: Any, pai
                     totals[row][panel] = multiply(lanes[panel], activation, totals[row][panel])
 
 
-def _int_group(
-    code: _Lanes, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], totals: Any, four: bool
-) -> None:
-    """Adds one group's part to the float sums of an integer precision."""
+def _wide_sums(code: _Lanes, weights: Any, values: list[Any], sums: list[Any], four: bool) -> list[list[Any]]:
+    """A group's int32 sums by row and panel, a panel's vector at a time."""
     builder, rows = code.builder, range(len(values))
     start = [code.ints(0) if four else code.everywhere(sums[row], 0, _INT) for row in rows]
     whole = [[start[row]] * _PANELS for row in rows]
@@ -204,6 +240,66 @@ def _int_group(
                 activation = code.everywhere(values[row], place * 4, _INT)
                 for panel in range(_PANELS):
                     whole[row][panel] = code.quad_product(whole[row][panel], bytes_[panel], activation)
+    return whole
+
+
+def _narrow_sums(
+    code: _Lanes, weights: Any, values: list[Any], sums: list[Any], four: bool
+) -> list[list[Any]]:
+    """`_wide_sums` with AVX2, half a panel's vector at a time.
+
+    Its only product of bytes, unsigned by signed, adds two neighbours into an int16, which saturates. Both forms stay below
+    that, so the sums are exact, with activations of at most 127:
+
+    * int4: weights are 0 to 15; a pair is at most 3810, and the eight pairs that a group adds to a lane 30480;
+    * int8: a weight is stored with 128 added, so ``x ^ 128`` is the weight itself, -128 to 127; its size goes in unsigned, its
+      sign on the activation. A pair is at most 32512. What `sums` takes off for the added 128 is not needed.
+    """
+    step = _narrow_four if four else _narrow_eight
+    halves: list[list[Any]] = [[None] * (2 * _PANELS) for _ in values]
+    for quad in range(_QUADS // 2 if four else _QUADS):
+        step(code, weights, values, quad, halves)
+    if four:
+        halves = [[code.short_pairs(half) for half in row] for row in halves]
+    return [[code.join(*row[2 * panel : 2 * panel + 2]) for panel in range(_PANELS)] for row in halves]
+
+
+def _narrow_four(code: _Lanes, weights: Any, values: list[Any], quad: int, halves: list[list[Any]]) -> None:
+    """Adds two quads of channels, which int4 stores together, to the int16 sums of every row."""
+    builder, stored = code.builder, _QUADS // 2
+    mask = ir.Constant(_HALF_INTS, [0x0F0F0F0F] * (PANEL // 2))
+    four = ir.Constant(_HALF_INTS, [4] * (PANEL // 2))
+    for half in range(2 * _PANELS):
+        place = (half // 2 * stored + quad) * _LINE + half % 2 * (_LINE // 2)
+        lane = code.at(weights, place, _HALF_INTS)
+        low, high = builder.and_(lane, mask), builder.and_(builder.lshr(lane, four), mask)
+        for at, bytes_ in ((quad, low), (quad + stored, high)):
+            for value, sums in zip(values, halves, strict=True):
+                pairs = code.byte_pairs(builder.bitcast(bytes_, _HALF_BYTES), code.quad_of(value, at))
+                sums[half] = pairs if sums[half] is None else builder.add(sums[half], pairs)
+
+
+def _narrow_eight(code: _Lanes, weights: Any, values: list[Any], quad: int, halves: list[list[Any]]) -> None:
+    """Adds a quad of channels to the int32 sums of every row."""
+    builder = code.builder
+    flip = ir.Constant(_HALF_BYTES, [-128] * (2 * PANEL))
+    for half in range(2 * _PANELS):
+        place = (half // 2 * _QUADS + quad) * _LINE + half % 2 * (_LINE // 2)
+        weight = builder.xor(code.at(weights, place, _HALF_BYTES), flip)
+        size = code.with_sign_of(weight, weight)  # as unsigned bytes: 128 for -128
+        for value, sums in zip(values, halves, strict=True):
+            activation = code.with_sign_of(code.quad_of(value, quad), weight)
+            four = code.short_pairs(code.byte_pairs(size, activation))
+            sums[half] = four if sums[half] is None else builder.add(sums[half], four)
+
+
+def _int_group(
+    code: _Lanes, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], totals: Any, four: bool
+) -> None:
+    """Adds one group's part to the float sums of an integer precision."""
+    builder, rows = code.builder, range(len(values))
+    stored = _QUADS // 2 if four else _QUADS
+    whole = (_narrow_sums if code.has_pairs else _wide_sums)(code, weights, values, sums, four)
     after = stored * _PANELS * _LINE
     for panel in range(_PANELS):
         scale = code.halves(weights, after + panel * PANEL * 2)
@@ -231,7 +327,7 @@ def _block(rows: int) -> Any:
             code, precision = _Lanes(builder), _PRECISIONS[signature.args[9]]
             weights, groups, values, scales, sums, out, out_stride, ahead, lines, _ = arguments
             whole = precision in _WHOLE
-            if whole and rows > MOST_WHOLE_ROWS:
+            if rows > _rows_together(precision):
                 return context.get_dummy_value()  # never called
             size = {Precision.FLOAT32: 4, Precision.BFLOAT16: 2}.get(precision, 1)
             step = group_bytes(precision)
@@ -302,8 +398,7 @@ def most_rows(context, kind):
     """Rows of the largest block."""
 
     def generate(context, builder, signature, arguments):
-        whole = _PRECISIONS[signature.args[0]] in _WHOLE
-        return _LONG(MOST_WHOLE_ROWS if whole else MOST_ROWS)
+        return _LONG(_rows_together(_PRECISIONS[signature.args[0]]))
 
     return types.intp(kind), generate
 

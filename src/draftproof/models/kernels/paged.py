@@ -33,7 +33,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from draftproof.models.kernels.compiling import compiled
+from draftproof.models.kernels.compiling import compiled, target_features
 
 BLOCK = 64
 """Positions in a page."""
@@ -251,6 +251,15 @@ class _Code:
         return builder.select(builder.fcmp_ordered("<", magnitude, self.floats(_TANH_LIMIT)), small, large)
 
 
+def _pieces(rows: int, vectors: int) -> list[range]:
+    """Which vectors of all rows are summed in one loop, so that the sums stay in registers.
+
+    AVX512 has 32 registers of 16 lanes, which hold them all; others have 16 of 8 or fewer.
+    """
+    together = vectors if "avx512f" in target_features() else max(1, TOGETHER // rows)
+    return [range(part, min(part + together, vectors)) for part in range(0, vectors, together)]
+
+
 def _scorer(rows: int) -> Any:
     """Makes the function that scores `rows` queries against a key block."""
 
@@ -265,27 +274,29 @@ def _scorer(rows: int) -> Any:
             code, half = _Code(builder), signature.args[6] != types.float32
             queries, width, keys, ahead, scores, dim, _ = arguments
             size = 2 if half else 4
-            sums = [
-                [cgutils.alloca_once_value(builder, code.floats(0.0)) for _ in range(_PARTS)]
-                for _ in range(rows)
-            ]
             starts = [builder.mul(width, _LONG(row)) for row in range(rows)]
-            with cgutils.for_range(builder, dim) as loop:
-                line = builder.mul(loop.index, _LONG(BLOCK))
-                parts = [
-                    code.load(keys, builder.add(line, _LONG(part * _LANES)), half) for part in range(_PARTS)
-                ]
-                for byte in range(0, BLOCK * size, _CACHE_LINE):
-                    there = builder.add(builder.mul(line, _LONG(size)), _LONG(byte))
-                    code.prefetch(builder.add(ahead, there))
-                for row in range(rows):
-                    query = code.splat(code.scalar(queries, builder.add(starts[row], loop.index)))
-                    for total, part in zip(sums[row], parts, strict=True):
-                        builder.store(code.fma(query, part, builder.load(total)), total)
-            for row in range(rows):
-                for part in range(_PARTS):
-                    at = _LONG(row * BLOCK + part * _LANES)
-                    code.store(builder.load(sums[row][part]), scores, at)
+            for piece, columns in enumerate(_pieces(rows, _PARTS)):
+                sums = {
+                    (row, part): cgutils.alloca_once_value(builder, code.floats(0.0))
+                    for row in range(rows)
+                    for part in columns
+                }
+                with cgutils.for_range(builder, dim) as loop:
+                    line = builder.mul(loop.index, _LONG(BLOCK))
+                    parts = {
+                        part: code.load(keys, builder.add(line, _LONG(part * _LANES)), half)
+                        for part in columns
+                    }
+                    for byte in range(0, BLOCK * size if piece == 0 else 0, _CACHE_LINE):
+                        there = builder.add(builder.mul(line, _LONG(size)), _LONG(byte))
+                        code.prefetch(builder.add(ahead, there))
+                    for row in range(rows):
+                        query = code.splat(code.scalar(queries, builder.add(starts[row], loop.index)))
+                        for part in columns:
+                            total = sums[row, part]
+                            builder.store(code.fma(query, parts[part], builder.load(total)), total)
+                for (row, part), total in sums.items():
+                    code.store(builder.load(total), scores, _LONG(row * BLOCK + part * _LANES))
             return context.get_dummy_value()
 
         signature = types.void(types.intp, types.intp, types.intp, types.intp, types.intp, types.intp, kind)
@@ -308,31 +319,33 @@ def _mixer(rows: int, vectors: int) -> Any:
             code, half = _Code(builder), signature.args[7] != types.float32
             weights, values, ahead, out, width, first, end, _ = arguments
             size = 2 if half else 4
-            places = [
-                [builder.add(builder.mul(width, _LONG(row)), _LONG(part * _LANES)) for part in range(vectors)]
-                for row in range(rows)
-            ]
-            sums = [
-                [cgutils.alloca_once_value(builder, code.load(out, place)) for place in line]
-                for line in places
-            ]
-            with cgutils.for_range_slice(builder, first, end, _LONG(1), _LONG) as (position, _):
-                line = builder.mul(position, width)
-                parts = [
-                    code.load(values, builder.add(line, _LONG(part * _LANES)), half)
-                    for part in range(vectors)
-                ]
-                for byte in range(0, vectors * _LANES * size, _CACHE_LINE):
-                    there = builder.add(builder.mul(line, _LONG(size)), _LONG(byte))
-                    code.prefetch(builder.add(ahead, there))
-                for row in range(rows):
-                    at = builder.add(position, _LONG(row * BLOCK))
-                    weight = code.splat(code.scalar(weights, at))
-                    for total, part in zip(sums[row], parts, strict=True):
-                        builder.store(code.fma(weight, part, builder.load(total)), total)
-            for row in range(rows):
-                for part in range(vectors):
-                    code.store(builder.load(sums[row][part]), out, places[row][part])
+            for piece, columns in enumerate(_pieces(rows, vectors)):
+                places = {
+                    (row, part): builder.add(builder.mul(width, _LONG(row)), _LONG(part * _LANES))
+                    for row in range(rows)
+                    for part in columns
+                }
+                sums = {
+                    key: cgutils.alloca_once_value(builder, code.load(out, place))
+                    for key, place in places.items()
+                }
+                with cgutils.for_range_slice(builder, first, end, _LONG(1), _LONG) as (position, _):
+                    line = builder.mul(position, width)
+                    parts = {
+                        part: code.load(values, builder.add(line, _LONG(part * _LANES)), half)
+                        for part in columns
+                    }
+                    for byte in range(0, vectors * _LANES * size if piece == 0 else 0, _CACHE_LINE):
+                        there = builder.add(builder.mul(line, _LONG(size)), _LONG(byte))
+                        code.prefetch(builder.add(ahead, there))
+                    for row in range(rows):
+                        at = builder.add(position, _LONG(row * BLOCK))
+                        weight = code.splat(code.scalar(weights, at))
+                        for part in columns:
+                            total = sums[row, part]
+                            builder.store(code.fma(weight, parts[part], builder.load(total)), total)
+                for key, place in places.items():
+                    code.store(builder.load(sums[key]), out, place)
             return context.get_dummy_value()
 
         signature = types.void(
