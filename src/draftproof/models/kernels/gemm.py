@@ -13,7 +13,7 @@ several of them; but every output is a sum of its own, and its order is the same
   fused multiply-adds: ``y = fma(float(sum), activation scale * weight scale, y)``, then for int4
   ``y = fma(minimum, activation scale * sum of activations, y)``.
 
-The integer forms use `vpdpbusd` where there is AVX512-VNNI, `vpmaddubsw` where there is AVX2 (`_narrow_sums`), and plain vector
+The integer forms use `vpdpbusd` where there is AVX512-VNNI, `vpmaddubsw` where there is AVX2 (`gemm_avx2`), and plain vector
 code elsewhere, with the same results.
 
 NaN and infinity. A row of floats goes on as IEEE arithmetic has it. For int8 and int4 a NaN or an infinity anywhere in a
@@ -34,6 +34,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from draftproof.models.kernels import gemm_avx2
 from draftproof.models.kernels.compiling import compiled, target_features
 from draftproof.models.kernels.packing import (
     GROUP,
@@ -56,8 +57,6 @@ _BYTE, _SHORT, _INT, _LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.I
 _HALF, _FLOAT = ir.HalfType(), ir.FloatType()
 _BYTES, _INTS, _FLOATS = (ir.VectorType(kind, PANEL) for kind in (_BYTE, _INT, _FLOAT))
 _SHORTS, _HALVES = ir.VectorType(_SHORT, PANEL), ir.VectorType(_HALF, PANEL)
-# A panel's vector in the two halves that fit the registers of AVX2.
-_HALF_INTS, _HALF_BYTES = ir.VectorType(_INT, PANEL // 2), ir.VectorType(_BYTE, 2 * PANEL)
 
 # Activations whose group is smaller than this throughout count as zeros: the inverse of their scale would be infinite.
 _SMALLEST = 2.0**-100
@@ -94,8 +93,6 @@ class _Lanes(_Code):
     def __init__(self, builder: Any) -> None:
         super().__init__(builder)
         self.features = target_features()
-        self.has_quads = "avx512vnni" in self.features
-        self.has_pairs = not self.has_quads and "avx2" in self.features
 
     def fetch(self, address: Any) -> None:
         """Ask for the cache line at an address, into the second-level cache; harmless whatever the address."""
@@ -138,7 +135,7 @@ class _Lanes(_Code):
 
     def quad_product(self, total: Any, weights: Any, activations: Any) -> Any:
         """``total + `` the products of four unsigned bytes of `weights` and four signed ones of `activations`, lane by lane."""
-        if self.has_quads:
+        if "avx512vnni" in self.features:
             kind = ir.VectorType(_BYTE, 64)
             parts = [self.builder.bitcast(part, kind) for part in (weights, activations)]
             return self.call("llvm.x86.avx512.vpdpbusd.512", _INTS, [total, *parts])
@@ -148,31 +145,6 @@ class _Lanes(_Code):
             activation = self.builder.ashr(high, self.ints(24))
             total = self.builder.add(total, self.builder.mul(weight, activation))
         return total
-
-    def byte_pairs(self, unsigned: Any, signed: Any) -> Any:
-        """int16 ``[16]``: sums of two products each of 32 unsigned and 32 signed bytes, which must fit (AVX2)."""
-        return self.call("llvm.x86.avx2.pmadd.ub.sw", _SHORTS, [unsigned, signed])
-
-    def short_pairs(self, shorts: Any) -> Any:
-        """int32 ``[8]``: sums of two int16 each (AVX2)."""
-        ones = ir.Constant(_SHORTS, [1] * PANEL)
-        return self.call("llvm.x86.avx2.pmadd.wd", _HALF_INTS, [shorts, ones])
-
-    def with_sign_of(self, values: Any, signs: Any) -> Any:
-        """32 bytes, negated where the other's are negative and zero where they are zero (AVX2)."""
-        return self.call("llvm.x86.avx2.psign.b", _HALF_BYTES, [values, signs])
-
-    def quad_of(self, values: Any, quad: int) -> Any:
-        """Four activations as bytes, in all lanes of half a panel's vector."""
-        number = self.at(values, quad * 4, _INT)
-        first = self.builder.insert_element(ir.Constant(_HALF_INTS, ir.Undefined), number, _INT(0))
-        lanes = ir.Constant(_HALF_INTS, [0] * (PANEL // 2))
-        return self.builder.bitcast(self.builder.shuffle_vector(first, first, lanes), _HALF_BYTES)
-
-    def join(self, low: Any, high: Any) -> Any:
-        """Two halves of a panel's int32 as one vector."""
-        lanes = ir.Constant(_INTS, list(range(PANEL)))
-        return self.builder.shuffle_vector(low, high, lanes)
 
     def pair_product(self, total: Any, weights: Any, activations: Any) -> Any:
         """``total + `` the products of two bfloat16 of `weights` and two of `activations`, lane by lane."""
@@ -194,13 +166,12 @@ class _Lanes(_Code):
 def _rows_together(precision: Precision) -> int:
     """Rows that share one walk through a tile: their sums fill the vector registers.
 
-    An integer sum needs two registers, one for the group's integers and one for the float chain. AVX512 has 32 registers of 16
-    lanes; others 16 of 8 or fewer, a quarter of the room.
+    AVX512 has 32 registers of 16 lanes, and an integer sum needs two, one for the group's integers and one for the float chain.
+    Others have 16 of 8 lanes or fewer; there the integer forms keep the float chain in memory (`gemm_avx2`).
     """
-    whole = precision in _WHOLE
-    if "avx512f" in target_features():
-        return 6 if whole else 8
-    return 3 if whole else 2
+    if precision in _WHOLE:
+        return 6
+    return 8 if "avx512f" in target_features() else 2
 
 
 # --- products -----------------------------------------------------------------------------------------------------
@@ -221,8 +192,10 @@ def _float_group(code: _Lanes, weights: Any, values: list[Any], totals: Any, pai
                     totals[row][panel] = multiply(lanes[panel], activation, totals[row][panel])
 
 
-def _wide_sums(code: _Lanes, weights: Any, values: list[Any], sums: list[Any], four: bool) -> list[list[Any]]:
-    """A group's int32 sums by row and panel, a panel's vector at a time."""
+def _int_group(
+    code: _Lanes, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], totals: Any, four: bool
+) -> None:
+    """Adds one group's part to the float sums of an integer precision."""
     builder, rows = code.builder, range(len(values))
     start = [code.ints(0) if four else code.everywhere(sums[row], 0, _INT) for row in rows]
     whole = [[start[row]] * _PANELS for row in rows]
@@ -240,66 +213,6 @@ def _wide_sums(code: _Lanes, weights: Any, values: list[Any], sums: list[Any], f
                 activation = code.everywhere(values[row], place * 4, _INT)
                 for panel in range(_PANELS):
                     whole[row][panel] = code.quad_product(whole[row][panel], bytes_[panel], activation)
-    return whole
-
-
-def _narrow_sums(
-    code: _Lanes, weights: Any, values: list[Any], sums: list[Any], four: bool
-) -> list[list[Any]]:
-    """`_wide_sums` with AVX2, half a panel's vector at a time.
-
-    Its only product of bytes, unsigned by signed, adds two neighbours into an int16, which saturates. Both forms stay below
-    that, so the sums are exact, with activations of at most 127:
-
-    * int4: weights are 0 to 15; a pair is at most 3810, and the eight pairs that a group adds to a lane 30480;
-    * int8: a weight is stored with 128 added, so ``x ^ 128`` is the weight itself, -128 to 127; its size goes in unsigned, its
-      sign on the activation. A pair is at most 32512. What `sums` takes off for the added 128 is not needed.
-    """
-    step = _narrow_four if four else _narrow_eight
-    halves: list[list[Any]] = [[None] * (2 * _PANELS) for _ in values]
-    for quad in range(_QUADS // 2 if four else _QUADS):
-        step(code, weights, values, quad, halves)
-    if four:
-        halves = [[code.short_pairs(half) for half in row] for row in halves]
-    return [[code.join(*row[2 * panel : 2 * panel + 2]) for panel in range(_PANELS)] for row in halves]
-
-
-def _narrow_four(code: _Lanes, weights: Any, values: list[Any], quad: int, halves: list[list[Any]]) -> None:
-    """Adds two quads of channels, which int4 stores together, to the int16 sums of every row."""
-    builder, stored = code.builder, _QUADS // 2
-    mask = ir.Constant(_HALF_INTS, [0x0F0F0F0F] * (PANEL // 2))
-    four = ir.Constant(_HALF_INTS, [4] * (PANEL // 2))
-    for half in range(2 * _PANELS):
-        place = (half // 2 * stored + quad) * _LINE + half % 2 * (_LINE // 2)
-        lane = code.at(weights, place, _HALF_INTS)
-        low, high = builder.and_(lane, mask), builder.and_(builder.lshr(lane, four), mask)
-        for at, bytes_ in ((quad, low), (quad + stored, high)):
-            for value, sums in zip(values, halves, strict=True):
-                pairs = code.byte_pairs(builder.bitcast(bytes_, _HALF_BYTES), code.quad_of(value, at))
-                sums[half] = pairs if sums[half] is None else builder.add(sums[half], pairs)
-
-
-def _narrow_eight(code: _Lanes, weights: Any, values: list[Any], quad: int, halves: list[list[Any]]) -> None:
-    """Adds a quad of channels to the int32 sums of every row."""
-    builder = code.builder
-    flip = ir.Constant(_HALF_BYTES, [-128] * (2 * PANEL))
-    for half in range(2 * _PANELS):
-        place = (half // 2 * _QUADS + quad) * _LINE + half % 2 * (_LINE // 2)
-        weight = builder.xor(code.at(weights, place, _HALF_BYTES), flip)
-        size = code.with_sign_of(weight, weight)  # as unsigned bytes: 128 for -128
-        for value, sums in zip(values, halves, strict=True):
-            activation = code.with_sign_of(code.quad_of(value, quad), weight)
-            four = code.short_pairs(code.byte_pairs(size, activation))
-            sums[half] = four if sums[half] is None else builder.add(sums[half], four)
-
-
-def _int_group(
-    code: _Lanes, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], totals: Any, four: bool
-) -> None:
-    """Adds one group's part to the float sums of an integer precision."""
-    builder, rows = code.builder, range(len(values))
-    stored = _QUADS // 2 if four else _QUADS
-    whole = (_narrow_sums if code.has_pairs else _wide_sums)(code, weights, values, sums, four)
     after = stored * _PANELS * _LINE
     for panel in range(_PANELS):
         scale = code.halves(weights, after + panel * PANEL * 2)
@@ -311,6 +224,36 @@ def _int_group(
             if four:
                 total = code.fma(minimum, code.everywhere(sums[row], 0, _FLOAT), total)
             totals[row][panel] = total
+
+
+class _WideSums:
+    """Writes the code of a block of rows: the float32 sums of `rows` rows with a tile, and what adds a group to them."""
+
+    def __init__(self, code: _Lanes, rows: int, precision: Precision) -> None:
+        self._code, self._precision = code, precision
+        self._places = [
+            [cgutils.alloca_once_value(code.builder, code.floats(0.0)) for _ in range(_PANELS)]
+            for _ in range(rows)
+        ]
+
+    def add_group(
+        self, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], four: bool
+    ) -> None:
+        """Add one group's part, from the addresses of the tile's group and of every row's."""
+        code, builder = self._code, self._code.builder
+        totals = [[builder.load(place) for place in line] for line in self._places]
+        if self._precision in _WHOLE:
+            _int_group(code, weights, values, scales, sums, totals, four)
+        else:
+            _float_group(code, weights, values, totals, self._precision is Precision.BFLOAT16)
+        for line, places in zip(totals, self._places, strict=True):
+            for total, place in zip(line, places, strict=True):
+                builder.store(total, place)
+
+    def write(self, row: int, address: Any) -> None:
+        """Store a row's sums: float32 ``[TILE]``."""
+        for panel, place in enumerate(self._places[row]):
+            self._code.keep(self._code.builder.load(place), address, panel * _LINE)
 
 
 def _block(rows: int) -> Any:
@@ -331,10 +274,12 @@ def _block(rows: int) -> Any:
                 return context.get_dummy_value()  # never called
             size = {Precision.FLOAT32: 4, Precision.BFLOAT16: 2}.get(precision, 1)
             step = group_bytes(precision)
-            places = [
-                [cgutils.alloca_once_value(builder, code.floats(0.0)) for _ in range(_PANELS)]
-                for _ in range(rows)
-            ]
+            four = precision is Precision.INT4
+            together = (
+                gemm_avx2.NarrowSums(builder, rows)
+                if whole and gemm_avx2.available()
+                else _WideSums(code, rows, precision)
+            )
             with cgutils.for_range(builder, groups) as loop:
                 here = builder.add(weights, builder.mul(loop.index, _LONG(step)))
                 fetched = builder.mul(loop.index, lines)
@@ -347,18 +292,10 @@ def _block(rows: int) -> Any:
                     value.append(builder.add(values, builder.mul(number, _LONG(GROUP * size))))
                     scale.append(builder.add(scales, builder.mul(number, _LONG(4))))
                     total.append(builder.add(sums, builder.mul(number, _LONG(4))))
-                totals = [[builder.load(place) for place in line] for line in places]
-                if whole:
-                    _int_group(code, here, value, scale, total, totals, precision is Precision.INT4)
-                else:
-                    _float_group(code, here, value, totals, precision is Precision.BFLOAT16)
-                for row in range(rows):
-                    for panel in range(_PANELS):
-                        builder.store(totals[row][panel], places[row][panel])
+                together.add_group(here, value, scale, total, four)
             for row in range(rows):
                 there = builder.add(out, builder.mul(out_stride, _LONG(row * 4)))
-                for panel in range(_PANELS):
-                    code.keep(builder.load(places[row][panel]), there, panel * _LINE)
+                together.write(row, there)
             return context.get_dummy_value()
 
         numbers = [types.intp] * 9
