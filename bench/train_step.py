@@ -25,6 +25,7 @@ from draftproof.train.layout import DrafterShape, shape_for
 from draftproof.train.loss import LossSettings, ReducedVocabulary, block_loss, occurring_ids
 from draftproof.train.model import TrainableDrafter
 from draftproof.train.optimizers import OptimizerSettings, build_optimizer
+from draftproof.train.precision import PRECISIONS, autocast
 from draftproof.train.target_weights import TargetWeights, read_target_weights
 
 STAGES = ("batch", "forward", "loss", "backward", "optimiser")
@@ -80,7 +81,7 @@ class Trainer:
         marks = [time.perf_counter()]
         batch = self.batch()
         marks.append(time.perf_counter())
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu"), self.options.precision):
             hidden = self.model(batch)
         marks.append(time.perf_counter())
         out = block_loss(self.model, hidden, batch, settings, self.vocabulary)
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=10424, help="of the loss's softmax; 0 for all")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--precision", choices=PRECISIONS, default="auto")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--profile", action="store_true", help="list the costliest operators")

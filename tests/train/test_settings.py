@@ -41,7 +41,7 @@ def test_a_preset_with_changes_keeps_the_rest() -> None:
         ("time_limit", -1.0, "time_limit must be a number"),
         ("distill", -0.1, "distill must be a number from 0 to 1"),
         ("optimizer", "sgd", "optimizer must be one of adamw, muon, got 'sgd'"),
-        ("precision", "float16", "precision must be one of bfloat16, float32"),
+        ("precision", "float16", "precision must be one of auto, bfloat16, float32"),
         ("taps", (), "taps must be layer numbers"),
         ("taps", ("1",), "taps must be layer numbers"),
         ("micro_batch", 3, "batch must be a multiple of micro_batch, got 4 and 3"),

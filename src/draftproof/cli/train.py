@@ -76,7 +76,7 @@ def train(
     warmup: Annotated[float | None, typer.Option(help="Share of the run with a rising rate.")] = None,
     final_rate: Annotated[float | None, typer.Option(help="Share of the rate at the end.")] = None,
     clip: Annotated[float | None, typer.Option(help="Longest gradient.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Of the passes: bfloat16 or float32.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of the passes: auto, bfloat16 or float32.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything drawn.")] = None,
     draft_vocabulary: Annotated[
         float | None,

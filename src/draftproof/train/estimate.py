@@ -16,10 +16,11 @@ from draftproof.train.checkpoints import Progress, newest_progress
 from draftproof.train.evaluate import answers, first_of_each_group
 from draftproof.train.features import Features, open_features
 from draftproof.train.folder import RunFolder
-from draftproof.train.loop import autocast, on_cpu
+from draftproof.train.loop import on_cpu
 from draftproof.train.loss import LossSettings, occurring_ids
 from draftproof.train.loss_pass import LossPass
 from draftproof.train.optimizers import OptimizerSettings, build_optimizer
+from draftproof.train.precision import autocast
 from draftproof.train.responses import Response, read_responses
 from draftproof.train.settings import TrainSettings
 from draftproof.train.trainee import make_trainee

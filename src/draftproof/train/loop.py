@@ -26,6 +26,7 @@ from draftproof.train.features import Features, Sample
 from draftproof.train.interrupts import Interrupts
 from draftproof.train.loss_pass import Figures, figures_of
 from draftproof.train.optimizers import rate_factor
+from draftproof.train.precision import autocast
 from draftproof.train.record import Record, StepRecord
 from draftproof.train.settings import TrainSettings
 
@@ -298,13 +299,6 @@ def sample_at(seed: int, position: int, count: int) -> int:
 def _order(seed: int, epoch: int, count: int) -> list[int]:
     order: list[int] = torch.randperm(count, generator=generator_for(seed, "order", epoch)).tolist()
     return order
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """bf16 products where the settings want them; weights, gradients and optimizer stay float32."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def published(weights: Tensors) -> dict[str, torch.Tensor]:

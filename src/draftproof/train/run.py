@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from draftproof.train.loss import LossSettings
 from draftproof.train.loss_pass import LossPass
 from draftproof.train.mask_token import choose_mask_token
 from draftproof.train.optimizers import OptimizerSettings, build_optimizer
+from draftproof.train.precision import precision_on
 from draftproof.train.record import Record, draw
 from draftproof.train.regenerate import about_of, regenerate
 from draftproof.train.responses import Response
@@ -121,6 +122,7 @@ def train(job: TrainJob, settings: TrainSettings, watch: Watch | None = None) ->
     """
     settings = settings.checked()
     accelerator = _accelerator(job)
+    settings = replace(settings, precision=precision_on(accelerator.device, settings.precision))
     folder = RunFolder.beside(job.out)
     main = accelerator.is_main_process
     with folder.locked() if main else nullcontext(), watching_signals() as interrupts:
@@ -214,7 +216,7 @@ class _Run:
         """What makes the run in this folder this run."""
         return {
             "target": about_of(self.llm, plan_of(self.settings)).checksum,
-            "precision": precision_of(self.llm.target),
+            "target_precision": precision_of(self.llm.target),
             "prompts": digest_of_prompts(self.data.prompts),
             "held_out": digest_of_prompts(self.data.held_out),
             "start_from": None if self.job.start_from is None else self.job.start_from.name,

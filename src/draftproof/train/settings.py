@@ -10,8 +10,7 @@ from typing import Any
 
 from draftproof.errors import RequestError
 from draftproof.train.optimizers import KINDS as OPTIMIZERS
-
-PRECISIONS = ("bfloat16", "float32")
+from draftproof.train.precision import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,8 @@ class TrainSettings:
         warmup: share of the run over which the rate rises from 0.
         final_rate: share of the rate at which the cosine ends.
         clip: longest gradient.
-        precision: of the passes, ``"bfloat16"`` (autocast) or ``"float32"``; weights and optimizer are float32 always.
+        precision: of the passes, ``"bfloat16"`` (autocast), ``"float32"``, or ``"auto"``: bfloat16 where the device has it.
+            Weights and optimizer are float32 always.
         seed: of everything drawn.
         draft_vocabulary: the drafter proposes only the commonest tokens that make up this share of the answers; 1: all.
         steps: optimizer steps; None: as many as fit into `time_limit`.
@@ -91,7 +91,7 @@ class TrainSettings:
     warmup: float = 0.02
     final_rate: float = 0.02
     clip: float = 1.0
-    precision: str = "bfloat16"
+    precision: str = "auto"
     seed: int = 0
     draft_vocabulary: float = 0.995
     steps: int | None = None
