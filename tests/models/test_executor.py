@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftproof.errors import ModelError
-from draftproof.models import executor, verdicts
+from draftproof.models import executor, loading, verdicts
 from draftproof.models.executor import describe, is_fused, load_target, precision_of, without_fused
 from draftproof.models.fused import FusedTarget, Precision
 from draftproof.models.linear import Route
@@ -32,6 +32,11 @@ def options(**changes: Any) -> TargetOptions:
     return TargetOptions(**{"device": "cpu", **changes})
 
 
+def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch, good: bool) -> None:
+    """Whether the machine counts as one that computes bfloat16 well, whatever it is."""
+    monkeypatch.setattr(loading, "packing_available", lambda dtype, device: good)
+
+
 def refuse(path: Path, code: str, match: str, **changes: Any) -> None:
     with pytest.raises(ModelError, match=match) as caught:
         load_target(path, "mine", options(**changes))
@@ -40,8 +45,11 @@ def refuse(path: Path, code: str, match: str, **changes: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "llama-odd", "qwen2", "qwen3", "mistral", "gemma3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_fused_executor_runs_what_it_covers(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+def test_the_fused_executor_runs_what_it_covers(
+    tmp_path: Path, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the checkpoint's own dtype, and close to the model's own code."""
+    products_of_bfloat16(monkeypatch, True)
     path = saved(tmp_path, kind, dtype)
     target = load_target(path, "mine", options())
     assert is_fused(target)
@@ -55,6 +63,15 @@ def test_the_fused_executor_runs_what_it_covers(tmp_path: Path, kind: str, dtype
     )
     allowed = 1e-3 if dtype == torch.float32 else 0.05
     assert float((logits.float() - expected).abs().max()) < allowed * float(expected.abs().max())
+
+
+def test_auto_is_float32_where_products_of_bfloat16_are_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products_of_bfloat16(monkeypatch, False)
+    path = saved(tmp_path, dtype=torch.bfloat16)
+    assert precision_of(load_target(path, "mine", options())) == "float32"
+    assert precision_of(load_target(path, "mine", options(dtype="bfloat16"))) == "bfloat16"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "olmoe"])
@@ -164,6 +181,7 @@ def test_auto_takes_the_precision_that_was_found_good(
 ) -> None:
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verdicts, "SMALL", 0)
+    products_of_bfloat16(monkeypatch, True)
     monkeypatch.setattr(verdicts, "fast", lambda precision: True)
     findings = {Precision.INT4: Quality(0.9, 0.0, 100), Precision.INT8: Quality(0.99, 0.001, 100)}
     asked: list[Precision] = []
