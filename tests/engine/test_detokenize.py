@@ -94,7 +94,7 @@ def split(items: list[int], cuts: list[int]) -> list[list[int]]:
     return [items[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(outputs())
 def test_pushed_text_is_the_decoded_text_however_it_is_split(
     case: tuple[str, list[int], list[int], list[int], bool],
@@ -106,7 +106,7 @@ def test_pushed_text_is_the_decoded_text_however_it_is_split(
     assert detokenizer.finish() == ""
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(outputs())
 def test_nothing_but_an_unfinished_character_is_held_back(
     case: tuple[str, list[int], list[int], list[int], bool],

@@ -81,8 +81,9 @@ def test_the_oldest_goes_first_and_use_makes_young() -> None:
     assert loft.rows == 2
 
 
-@pytest.mark.parametrize("most_waiting", [1, 90, 100_000])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("most_waiting", "seed"), [(1, 0), (1, 1), (90, 2), (90, 3), (100_000, 0), (100_000, 2)]
+)
 def test_a_context_is_what_its_tokens_give_however_late(
     most_waiting: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

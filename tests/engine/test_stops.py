@@ -36,7 +36,7 @@ def pieces(text: str, cuts: Sequence[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(text_of_two_letters, stop_strings, st.booleans(), st.lists(st.integers(0, 24), max_size=8))
 def test_shown_text_and_verdict_do_not_depend_on_the_pieces(
     text: str, stop: list[str], include: bool, cuts: list[int]
@@ -47,7 +47,7 @@ def test_shown_text_and_verdict_do_not_depend_on_the_pieces(
     assert (shown, matcher.stop_string) == expected(text, stop, include)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(text_of_two_letters, stop_strings, st.booleans())
 def test_what_is_held_back_is_exactly_what_might_begin_a_stop_string(
     text: str, stop: list[str], include: bool

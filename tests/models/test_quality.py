@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from draftproof.models import loading
 from draftproof.models.executor import FusedSource, find_source, load_target
 from draftproof.models.fused import FusedTarget, Precision
 from draftproof.models.quality import Answer, Quality, answers_of, compare, logits_of
@@ -199,8 +200,12 @@ def test_a_known_model_brings_its_verdict(tmp_path: Path) -> None:
     assert known_model(tmp_path) is None
 
 
-def test_a_small_model_stays_as_it_is(source: FusedSource) -> None:
-    assert precision_for(source) is Precision.BFLOAT16
+@pytest.mark.parametrize("good", [True, False], ids=["bfloat16", "no-bfloat16"])
+def test_a_small_model_stays_as_it_is(
+    source: FusedSource, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "packing_available", lambda dtype, device: good)
+    assert precision_for(source) is (Precision.BFLOAT16 if good else Precision.FLOAT32)
 
 
 def test_the_whole_way(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_no_request_breaks_it(document: Any, mode: GenerationMode) -> None:
         operation = result.ok()
 
         @settings(
-            max_examples=120,
+            max_examples=60,
             deadline=None,
             derandomize=True,
             database=None,

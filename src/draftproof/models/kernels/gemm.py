@@ -236,13 +236,12 @@ class _WideSums:
             for _ in range(rows)
         ]
 
-    def add_group(
-        self, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], four: bool
-    ) -> None:
+    def add_group(self, weights: Any, values: list[Any], scales: list[Any], sums: list[Any]) -> None:
         """Add one group's part, from the addresses of the tile's group and of every row's."""
         code, builder = self._code, self._code.builder
         totals = [[builder.load(place) for place in line] for line in self._places]
         if self._precision in _WHOLE:
+            four = self._precision is Precision.INT4
             _int_group(code, weights, values, scales, sums, totals, four)
         else:
             _float_group(code, weights, values, totals, self._precision is Precision.BFLOAT16)
@@ -274,9 +273,8 @@ def _block(rows: int) -> Any:
                 return context.get_dummy_value()  # never called
             size = {Precision.FLOAT32: 4, Precision.BFLOAT16: 2}.get(precision, 1)
             step = group_bytes(precision)
-            four = precision is Precision.INT4
             together = (
-                gemm_avx2.NarrowSums(builder, rows)
+                gemm_avx2.NarrowSums(builder, rows, precision is Precision.INT4)
                 if whole and gemm_avx2.available()
                 else _WideSums(code, rows, precision)
             )
@@ -292,7 +290,7 @@ def _block(rows: int) -> Any:
                     value.append(builder.add(values, builder.mul(number, _LONG(GROUP * size))))
                     scale.append(builder.add(scales, builder.mul(number, _LONG(4))))
                     total.append(builder.add(sums, builder.mul(number, _LONG(4))))
-                together.add_group(here, value, scale, total, four)
+                together.add_group(here, value, scale, total)
             for row in range(rows):
                 there = builder.add(out, builder.mul(out_stride, _LONG(row * 4)))
                 together.write(row, there)

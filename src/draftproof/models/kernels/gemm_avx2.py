@@ -18,7 +18,7 @@ from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-i
 from numba.core import cgutils
 
 from draftproof.models.kernels.compiling import target_features
-from draftproof.models.kernels.packing import GROUP, PANEL, TILE
+from draftproof.models.kernels.packing import AVX2_FORMS, GROUP, PANEL, TILE
 
 _LANES = 8
 _HALVES = TILE // _LANES
@@ -34,31 +34,32 @@ _FLOATS, _HALF_FLOATS = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.
 def available() -> bool:
     """Whether these forms are the fastest that the processor has."""
     features = target_features()
-    return features >= {"avx2", "fma", "f16c"} and "avx512vnni" not in features
+    return features >= AVX2_FORMS and "avx512vnni" not in features
 
 
 class NarrowSums:
-    """Writes the code of a block of rows: the float32 sums of `rows` rows with a tile, and what adds a group to them."""
+    """Writes the code of a block of rows: the float32 sums of `rows` rows with a tile, and what adds a group to them.
 
-    def __init__(self, builder: Any, rows: int) -> None:
-        self._builder, self._rows = builder, rows
+    Args:
+        int4: weights are int4, else int8.
+    """
+
+    def __init__(self, builder: Any, rows: int, int4: bool) -> None:
+        self._builder, self._rows, self._int4 = builder, rows, int4
         zero = ir.Constant(_FLOATS, [0.0] * _LANES)
         memory = cgutils.alloca_once(builder, _FLOATS, size=rows * _HALVES)
         self._totals = builder.ptrtoint(memory, _LONG)
         for place in range(rows * _HALVES):
             self._keep(zero, self._at(self._totals, place * _REGISTER))
 
-    def add_group(
-        self, weights: Any, values: list[Any], scales: list[Any], sums: list[Any], four: bool
-    ) -> None:
+    def add_group(self, weights: Any, values: list[Any], scales: list[Any], sums: list[Any]) -> None:
         """Add one group's part.
 
         Args:
             weights: address of the tile's group.
             values, scales, sums: addresses of the group of every row's activations.
-            four: int4, else int8.
         """
-        builder = self._builder
+        builder, four = self._builder, self._int4
         expanded = self._expanded(values) if four else values
         stored = _QUADS // 2 if four else _QUADS
         after = stored * PANEL * 4 * (TILE // PANEL)
