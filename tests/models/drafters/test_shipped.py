@@ -16,7 +16,7 @@ from draftproof.engine import loading
 from draftproof.engine.loading import find_drafter
 from draftproof.errors import DrafterError
 from draftproof.models.drafters import shipped, write_random_checkpoint
-from draftproof.models.drafters.shipped import FOLDER, SHIPPED, ShippedDrafter, default_drafter
+from draftproof.models.drafters.shipped import FOLDER, SHIPPED, ShippedDrafter, default_drafter, has_default
 from draftproof.models.drafters.vocabulary import read_vocabulary
 from draftproof.models.registry import KNOWN_MODELS
 from support.llms import tiny_llm
@@ -59,6 +59,38 @@ def test_another_target_has_none(own_table: Path) -> None:
     with pytest.raises(DrafterError, match=r"'qwen3'; there is one for llama") as caught:
         tiny_llm("qwen3").with_drafter("default")
     assert caught.value.code == "DP548"
+
+
+@pytest.mark.parametrize(
+    ("target", "there"),
+    [
+        ("smollm2-135m", True),
+        (" SmolLM2-135M", True),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", True),
+        ("models/SmolLM2-135M-Instruct/", True),
+        (r"C:\\models\\SmolLM2-135M-Instruct-Q8_0.gguf", True),
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", True),
+        ("SmolLM2-135M-Instruct.gguf", True),
+        ("HuggingFaceTB/SmolLM2-135M", False),
+        ("HuggingFaceTB/SmolLM2-360M-Instruct", False),
+        ("me/SmolLM2-135M-Instruct-mine", False),
+        ("smollm2-135m-instruct/other", False),
+        ("", False),
+        ("/", False),
+    ],
+)
+def test_the_published_name_finds_it_too(target: str, there: bool) -> None:
+    if there:
+        assert default_drafter(target) == default_drafter("smollm2-135m")
+        return
+    with pytest.raises(DrafterError) as caught:
+        default_drafter(target)
+    assert caught.value.code == "DP548"
+
+
+def test_without_being_asked_for_it_serves_no_name_that_may_be_another_models() -> None:
+    assert all(map(has_default, ["smollm2-135m", "SmolLM2-135M ", "HuggingFaceTB/SmolLM2-135M-Instruct"]))
+    assert not any(map(has_default, ["", "models/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct.gguf"]))
 
 
 @pytest.mark.parametrize("gone", ["config.json", "model.safetensors"])

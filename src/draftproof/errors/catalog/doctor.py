@@ -63,7 +63,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ),
         triggers=(
             '`LLM("my-org/my-model", drafter="default")`.',
-            "The right model under another name, such as a folder: the default goes by the known name.",
+            "The right model under a name of your own: the default goes by the known name, or the published one at the end of "
+            "a hub id or a path.",
             "A folder of your own called `default`; write `./default` for it.",
         ),
         fix="Name a checkpoint for this target, use `ngram`, which fits any, or train one with `draftproof train`.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,34 +19,51 @@ class ShippedDrafter:
     Attributes:
         target: the known name of the model it was trained for.
         folder: its folder's name.
+        hub_id: under which the same weights are published, in lower case; empty for none.
     """
 
     target: str
     folder: str
+    hub_id: str = ""
+
+    def is_for(self, target: str) -> bool:
+        """Whether a target's name, as the user gave it, is this model's known name or hub id; the case does not matter."""
+        return target.strip().lower() in ({self.target, self.hub_id} - {""})
+
+    def looks_right_for(self, target: str) -> bool:
+        """Whether it at least ends like the hub id: a folder, a copy on the hub, a GGUF file of any quantisation.
+
+        What lies there may be another model, so this serves those only who ask for the default drafter.
+        """
+        parts = [part for part in re.split(r"[/\\]", target.strip().lower()) if part]
+        return bool(parts and self.hub_id) and _QUANTISED.sub("", parts[-1]) == self.hub_id.rpartition("/")[2]
 
 
-SHIPPED: tuple[ShippedDrafter, ...] = (ShippedDrafter(target="smollm2-135m", folder="smollm2-135m"),)
+SHIPPED: tuple[ShippedDrafter, ...] = (
+    ShippedDrafter(
+        target="smollm2-135m", folder="smollm2-135m", hub_id="huggingfacetb/smollm2-135m-instruct"
+    ),
+)
+_QUANTISED = re.compile(r"([.-](i?q\d\w*|bf16|f16|f32))?\.gguf$")
 
 
 def has_default(target: str) -> bool:
-    """Whether a drafter comes with the package for a target of this name, and is there."""
-    wanted = target.strip().lower()
-    return any(entry.target == wanted and (FOLDER / entry.folder).is_dir() for entry in SHIPPED)
+    """Whether a drafter comes with the package for the target of this known name or hub id, and is there."""
+    return any(entry.is_for(target) and (FOLDER / entry.folder).is_dir() for entry in SHIPPED)
 
 
 def default_drafter(target: str, table: tuple[ShippedDrafter, ...] = SHIPPED, root: Path = FOLDER) -> Path:
     """The folder of the drafter that comes with the package for a target.
 
     Args:
-        target: the target's name as the user gave it; the case does not matter.
+        target: the target's name as the user gave it: a known name, a hub id or a path.
         table, root: which drafters there are, and where.
 
     Raises:
         DrafterError: DP548, none comes for this target; DP549, it should, but is not there.
     """
-    wanted = target.strip().lower()
     for entry in table:
-        if entry.target == wanted:
+        if entry.is_for(target) or entry.looks_right_for(target):
             return _checked(entry, root)
     names = ", ".join(entry.target for entry in table)
     raise DrafterError(
