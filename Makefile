@@ -24,6 +24,7 @@ demo: $(VENV)/.package
 
 # Two processes of one thread each: on a small machine, more threads than cores wait for each other.
 test: lint
+	cd tests && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m support.compile_ahead
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
 lint: $(VENV)/.dev
