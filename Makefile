@@ -22,9 +22,10 @@ TESTS ?=
 demo: $(VENV)/.package
 	$(BIN)/draftproof generate "$(PROMPT)" --drafter "$(DRAFTER)" --temperature 0 --max-tokens $(TOKENS) --compare
 
-# Two processes of one thread each: on a small machine, more threads than cores wait for each other.
+# Two processes of one thread each: on a small machine, more threads than cores wait for each other. All kernels are compiled
+# beforehand when all tests run; some tests alone (TESTS) compile what they use.
 test: lint
-	cd tests && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m support.compile_ahead
+	$(if $(TESTS),,cd tests && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m support.compile_ahead)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
 lint: $(VENV)/.dev

@@ -11,13 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftproof.errors import ModelError
-from draftproof.models import executor, loading, verdicts
+from draftproof.models import executor, verdicts
 from draftproof.models.executor import describe, is_fused, load_target, precision_of, without_fused
 from draftproof.models.fused import FusedTarget, Precision
 from draftproof.models.linear import Route
 from draftproof.models.quality import Quality
 from draftproof.models.rows import Segment
 from draftproof.models.target import Target, TargetOptions
+from support.fused import products_of_bfloat16
 from support.tiny import make_model, random_tokens
 
 
@@ -30,11 +31,6 @@ def saved(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.float32,
 
 def options(**changes: Any) -> TargetOptions:
     return TargetOptions(**{"device": "cpu", **changes})
-
-
-def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch, good: bool) -> None:
-    """Whether the machine counts as one that computes bfloat16 well, whatever it is."""
-    monkeypatch.setattr(loading, "packing_available", lambda dtype, device: good)
 
 
 def refuse(path: Path, code: str, match: str, **changes: Any) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftproof.models import loading
 from draftproof.models.executor import FusedSource, find_source, load_target
 from draftproof.models.fused import FusedTarget, Precision
 from draftproof.models.quality import Answer, Quality, answers_of, compare, logits_of
@@ -26,6 +25,7 @@ from draftproof.models.verdicts import (
     precision_for,
     save_qualities,
 )
+from support.fused import products_of_bfloat16
 from support.tiny import make_model, random_tokens
 from support.tiny_tokenizers import tiny_tokenizer
 
@@ -204,7 +204,7 @@ def test_a_known_model_brings_its_verdict(tmp_path: Path) -> None:
 def test_a_small_model_stays_as_it_is(
     source: FusedSource, good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "packing_available", lambda dtype, device: good)
+    products_of_bfloat16(monkeypatch, good)
     assert precision_for(source) is (Precision.BFLOAT16 if good else Precision.FLOAT32)
 
 

@@ -1,6 +1,6 @@
 """Compiles the kernels of every executor once, before the tests: else each of their processes compiles all of them for itself.
 
-Machine code stays in numba's cache, so this takes a few seconds where nothing has changed.
+Machine code stays in numba's cache: on two cores some minutes, and some 20 seconds where nothing has changed.
 
 python -m support.compile_ahead    (in the folder tests)
 """
@@ -11,9 +11,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from transformers.utils import logging
-
 from draftproof import SamplingParams
+from draftproof.cli.generate import hide_loading_bars
 from support.llms import EXECUTORS, make_drafter, named, tiny_llm
 
 PROCESSES = 2
@@ -25,7 +24,7 @@ PARAMS = [
 
 def compile_all_of(index: int) -> float:
     """Decode a little with one of `EXECUTORS` and DFlash drafters; seconds it took."""
-    logging.disable_progress_bar()
+    hide_loading_bars()
     start = time.monotonic()
     llm = tiny_llm("llama", EXECUTORS[index])
     for kind in ("dflash", "dflash2"):

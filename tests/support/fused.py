@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from draftproof.models import loading
 from draftproof.models.fused import FusedTarget, Precision, build_spec
 from support.tiny import CONFIGS
 
 KINDS = ["llama", "llama-odd", "llama-yarn", "mistral", "qwen2", "qwen3", "gemma3"]
 ODD_VOCAB = 301
+
+
+def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch, good: bool) -> None:
+    """Whether the machine counts as one that computes bfloat16 well, whatever it is."""
+    monkeypatch.setattr(loading, "packing_available", lambda dtype, device: good)
 
 
 def make_fused(

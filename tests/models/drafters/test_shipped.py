@@ -68,7 +68,7 @@ def test_another_target_has_none(own_table: Path) -> None:
         (" SmolLM2-135M", True),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", True),
         ("models/SmolLM2-135M-Instruct/", True),
-        (r"C:\\models\\SmolLM2-135M-Instruct-Q8_0.gguf", True),
+        (r"C:\models\SmolLM2-135M-Instruct-Q8_0.gguf", True),
         ("SmolLM2-135M-Instruct.Q4_1.gguf", True),
         ("SmolLM2-135M-Instruct.gguf", True),
         ("HuggingFaceTB/SmolLM2-135M", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from draftproof.errors import DrafterError
 
@@ -19,24 +19,24 @@ class ShippedDrafter:
     Attributes:
         target: the known name of the model it was trained for.
         folder: its folder's name.
-        hub_id: under which the same weights are published, in lower case; empty for none.
+        hub_id: under which the same weights are published, in lower case; None where they are not.
     """
 
     target: str
     folder: str
-    hub_id: str = ""
+    hub_id: str | None = None
 
     def is_for(self, target: str) -> bool:
         """Whether a target's name, as the user gave it, is this model's known name or hub id; the case does not matter."""
-        return target.strip().lower() in ({self.target, self.hub_id} - {""})
+        return target.strip().lower() in (self.target, self.hub_id)
 
     def looks_right_for(self, target: str) -> bool:
         """Whether it at least ends like the hub id: a folder, a copy on the hub, a GGUF file of any quantisation.
 
         What lies there may be another model, so this serves those only who ask for the default drafter.
         """
-        parts = [part for part in re.split(r"[/\\]", target.strip().lower()) if part]
-        return bool(parts and self.hub_id) and _QUANTISED.sub("", parts[-1]) == self.hub_id.rpartition("/")[2]
+        last = PureWindowsPath(target.strip().lower()).name  # which takes both kinds of slashes
+        return self.hub_id is not None and _QUANTISED.sub("", last) == self.hub_id.rpartition("/")[2]
 
 
 SHIPPED: tuple[ShippedDrafter, ...] = (
